@@ -181,7 +181,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
       "{:>8} {:>12} {:>12} {:>12} {:>12}\n",
       checkpoint.folder.string(), chip, count == 1 ? "" : fmt::format("{} processes with ", count),
       count_text(at::get_num_threads(), "thread"), options.precision,
-      bytes_text(static_cast<double>(size.bytes)), size.parameters, "batch", "images/s",
+      bytes_text(static_cast<double>(size.bytes)), size.num_parameters, "batch", "images/s",
       "median ms", "95 % ms", "memory");
   auto rows = Json::array();
   std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
@@ -210,7 +210,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
                          {"processes", count},
                          {"threads", at::get_num_threads()},
                          {"precision", options.precision},
-                         {"parameters", size.parameters},
+                         {"parameters", size.num_parameters},
                          {"weight_bytes", size.bytes},
                          {"rows", rows}};
   std::cout << document.dump(2) << '\n';

@@ -23,7 +23,7 @@ namespace {
 void list_data() {
   for (const std::string& name : dataset_names()) {
     const DatasetSource source(name);
-    const int64_t classes = source.class_count();
+    const int64_t classes = source.num_classes();
     std::cout << fmt::format("{:<24} {:>13}  {}\n", escaped(name),
                              classes == 0 ? "" : count_text(classes, "class"),
                              escaped(source.where()));
@@ -88,9 +88,11 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
   }
   for (const PackedSplit& split : result.splits) {
     std::cout << fmt::format(
-        "{:<10} {} in {}, {}{}\n", escaped(split.split), count_text(split.images, "image"),
-        count_text(split.shards, "shard"), bytes_text(static_cast<double>(split.bytes)),
-        split.skipped == 0 ? "" : fmt::format("; {} left out", count_text(split.skipped, "image")));
+        "{:<10} {} in {}, {}{}\n", escaped(split.split), count_text(split.num_images, "image"),
+        count_text(split.num_shards, "shard"), bytes_text(static_cast<double>(split.bytes)),
+        split.num_skipped == 0
+            ? ""
+            : fmt::format("; {} left out", count_text(split.num_skipped, "image")));
   }
   std::cout << fmt::format("train on it with phases.0.data={}\n",
                            escaped(result.description.string()));

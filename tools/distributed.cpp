@@ -53,7 +53,7 @@ struct Ending {
 std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& config,
                                                      const std::string& device) {
   const Launch launch = read_launch(process_environment());
-  share_cached_memory(launch.local_size);
+  share_cached_memory(launch.local_world_size);
   if (!launch.is_single_process()) return ProcessMesh::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
@@ -102,7 +102,7 @@ void run_distributed(const std::string& verb, const std::shared_ptr<const Proces
 void require_single_process(std::string_view verb) {
   const Launch launch = read_launch(process_environment());
   if (launch.is_single_process()) return;
-  fail_usage("{} runs in one process, but {} were started; start one", verb, launch.size);
+  fail_usage("{} runs in one process, but {} were started; start one", verb, launch.world_size);
 }
 
 }  // namespace moesaic::tools

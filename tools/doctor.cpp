@@ -67,7 +67,7 @@ void check_layer(Report& report) {
 /// Compares a GPU's operators with the CPU's, and says how to turn off what does not agree; with
 /// `all`, every case runs with what MOESAIC_CUDA_OFF said.
 void check_gpu(Report& report, bool all) {
-  if (const auto off = cuda_parts_off(); !off.empty()) {
+  if (const auto off = disabled_cuda_features(); !off.empty()) {
     report.note("GPU", fmt::format("MOESAIC_CUDA_OFF turns off: {}", fmt::join(off, ", ")));
   }
   if (all) {
@@ -80,24 +80,24 @@ void check_gpu(Report& report, bool all) {
   bool helps = false;
   for (const Agreement& found : disable_failing_parts(device_cases(), at::kCUDA)) {
     report.check("GPU", found.agrees(), fmt::format("{}: {}", found.name, found.text()));
-    helps = helps || !found.off.empty();
+    helps = helps || !found.disabled_features.empty();
   }
   if (!helps) return;
   report.note("GPU", fmt::format("turn off what does not agree: export MOESAIC_CUDA_OFF={}",
-                                 fmt::join(cuda_parts_off(), ",")));
+                                 fmt::join(disabled_cuda_features(), ",")));
 }
 
 void check_data(Report& report) {
   for (const std::string& name : dataset_names()) {
     const DatasetSource source(name);
-    if (!source.spec().base.empty() || source.base().generated()) continue;
+    if (!source.spec().base.empty() || source.base().is_generated()) continue;
     const bool found = !find_folder(source.base()).empty();
     report.note("data", fmt::format("{} {} {}", name, found ? "in" : "is", source.where()));
   }
 }
 
 void doctor(bool all, int& exit_code) {
-  cuda_parts_off();  // Refuses a misspelt part where there is no GPU, too.
+  disabled_cuda_features();  // Refuses a misspelt part where there is no GPU, too.
   Report report;
   report.note("moesaic", MOESAIC_VERSION);
   report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,

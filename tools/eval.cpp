@@ -86,7 +86,7 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
   for (const std::string& file : arguments.confusion) {
     const std::string title =
         fmt::format("{}: {:.2f} % of {} {} images", one_line(name_without_folders(result.data), 30),
-                    evaluation.metric("accuracy"), evaluation.images, result.split);
+                    evaluation.metric("accuracy"), evaluation.num_images, result.split);
     write_confusion(evaluation.confusion, result.classes, title, file);
     log_written(file);
   }
@@ -118,8 +118,8 @@ std::string comparison(const std::vector<CheckpointEvaluation>& results) {
   for (const CheckpointEvaluation& result : results) {
     table.add({escaped(result.checkpoint.string()),
                fmt::format("{}, {} {}", escaped(name_without_folders(result.data)),
-                           result.evaluation.images, result.split),
-               value(result, metric), fmt::to_string(result.parameters),
+                           result.evaluation.num_images, result.split),
+               value(result, metric), fmt::to_string(result.num_parameters),
                fmt::format("{:.4g}", result.flops_per_image),
                fmt::format("{:.0f}", result.evaluation.images_per_second)});
   }
@@ -135,10 +135,10 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
     for (const std::string& checkpoint : arguments.checkpoints) {
       options.checkpoint = checkpoint;
       results.push_back(evaluate_with_bar(options, stop));
-      if (!results.back().evaluation.complete) break;
+      if (!results.back().evaluation.is_complete) break;
     }
-    if (results.back().evaluation.complete) return;
-    signal = processes ? processes->max(stop.number()) : stop.number();
+    if (results.back().evaluation.is_complete) return;
+    signal = processes ? processes->all_reduce_max(stop.number()) : stop.number();
     log_info("stopped; nothing was written");
     if (processes) processes->barrier();  // A launcher may end all once one has ended.
   });
@@ -255,7 +255,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
   CLI::Option* tsne = add_text(verb, "--tsne", arguments->tsne, "FILE",
                                "t-SNE plot of the images: a new .png or .svg file, with gnuplot's "
                                "script and data beside it");
-  CLI::Option* of = verb.add_option("--tsne-of", arguments->points.of,
+  CLI::Option* of = verb.add_option("--tsne-of", arguments->points.features,
                                     "features that t-SNE embeds; inputs: the network's inputs; "
                                     "embedding: the inputs of its last layer")
                         ->type_name("inputs|embedding")

@@ -68,7 +68,7 @@ std::string imported(const ImportArguments& arguments) {
   ImportVitOptions options = arguments.vit;
   options.from = given.prefix;
   options.out = given.out;
-  options.classes = given.num_classes;
+  options.num_classes = given.num_classes;
   options.image_size = given.image_size;
   options.seed = given.seed;
   options.progress = given.progress;

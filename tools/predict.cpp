@@ -60,7 +60,7 @@ void predict_tensors(const PredictArguments& arguments) {
   check_input_file(arguments.input);
   check_new_file(arguments.output, "--output");
   const Predictor predictor = load_predictor(arguments);
-  PredictOptions options{.routing = arguments.routing, .loss = predictor.loss};
+  PredictOptions options{.with_routing = arguments.routing, .loss = predictor.loss};
   options.batch_size = arguments.batch_size.value_or(options.batch_size);
   predict_file(*predictor.model, arguments.input, arguments.output, options);
   log_written(arguments.output);
@@ -95,7 +95,7 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
     const FoundImages found = image_files_in(name);
     const std::string skipped = found.skipped.text();
     if (found.files.empty()) {
-      fail_usage("{}: the folder holds no image ({}){}", name, fmt::join(image_endings(), ", "),
+      fail_usage("{}: the folder holds no image ({}){}", name, fmt::join(image_extensions(), ", "),
                  skipped.empty() ? "" : "; " + skipped);
     }
     if (!skipped.empty()) log_warning("{}: {}", name, skipped);
@@ -112,7 +112,7 @@ class PredictionPrinter {
   PredictionPrinter(const PredictArguments& arguments, const Predictor& predictor)
       : arguments_(arguments),
         classes_(predictor.input->classes),
-        shown_classes_(told_apart(classes_)),
+        shown_classes_(disambiguated(classes_)),
         head_(arguments.csv ? "file,rank,class,probability\n" : "") {
     if (!arguments.json) return;
     head_ = "{\"checkpoint\": " + dumped(predictor.folder.string()) + ", \"images\": [\n";

@@ -167,7 +167,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
 PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOptions& options,
                       const StopSignal& stop) {
   if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
-  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
+  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.load_options());
   const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);

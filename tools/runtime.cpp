@@ -122,7 +122,7 @@ void log_usage_error(const std::string& what) {
   try {
     const Launch launch = read_launch(process_environment());
     if (is_rank_zero_reachable(launch))
-      log_error("process {} of {}: {}", launch.rank, launch.size, what);
+      log_error("process {} of {}: {}", launch.rank, launch.world_size, what);
   } catch (const Error&) {
     // On the leader's machine it says the same.
     if (is_local_rank_zero(process_environment())) log_error("{}", what);
@@ -138,7 +138,7 @@ void let_the_leader_speak() {
   const char* const asked = std::getenv("MOESAIC_LOG");
   if (asked != nullptr && *asked != '\0') return;
   setenv("MOESAIC_LOG", "warning", /*overwrite=*/1);
-  take_warnings([](std::string_view) {});  // Process 0 says it of all until they have met.
+  set_warning_handler([](std::string_view) {});  // Process 0 says it of all until they have met.
 }
 
 void record_error(const std::string& what) {

@@ -148,7 +148,7 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
   }
   if (!numbers.empty()) return numbers;
   const Launch launch = read_launch(process_environment());
-  if (!launch.is_single_process()) return {launch.size};
+  if (!launch.is_single_process()) return {launch.world_size};
   if (!asked) return {};
   return {parallel.experts * std::max<int64_t>(1, parallel.data)};
 }

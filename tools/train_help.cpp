@@ -37,7 +37,7 @@ std::string with_note(const HelpRows& rows) {
 std::string model_help(const std::string& path) {
   std::vector<std::pair<std::string, std::string>> texts;  // Of settings, with who has them.
   for (const auto& [name, family] : families().entries()) {
-    if (!family.listed) continue;
+    if (!family.is_listed) continue;
     std::string text;
     try {
       text = help_text(rows_about(family.help(), path));
@@ -281,7 +281,7 @@ std::vector<SettingsGroup> all_settings() {
   };
   add("run", help_rows<RunConfig>(), choices_of_runs());
   for (const auto& [name, family] : families().entries()) {
-    if (family.listed) add("model " + name, family.help(), {});
+    if (family.is_listed) add("model " + name, family.help(), {});
   }
   add("description", help_rows<DatasetSpec>(), choices_of_descriptions());
   add("experiment runs", help_rows<RunsConfig>(), {});

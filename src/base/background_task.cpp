@@ -53,13 +53,13 @@ void BackgroundTask::start(std::function<void()> task) {
   if (deferred) running_.wait();  // The system has no thread left.
 }
 
-bool BackgroundTask::runs() const {
+bool BackgroundTask::is_running() const {
   return running_.valid() &&
          running_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
 }
 
 bool BackgroundTask::poll() {
-  if (runs()) return false;
+  if (is_running()) return false;
   wait();
   return true;
 }

@@ -69,7 +69,7 @@ void set_log_prefix(std::string prefix) {
   log_state().prefix = std::move(prefix);
 }
 
-void take_warnings(std::function<void(std::string_view)> take) {
+void set_warning_handler(std::function<void(std::string_view)> take) {
   const std::lock_guard lock(log_state().mutex);
   log_state().take_warning = std::move(take);
 }

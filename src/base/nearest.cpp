@@ -160,7 +160,7 @@ std::vector<std::pair<std::size_t, std::size_t>> lookalikes(std::span<const std:
   return pairs;
 }
 
-std::vector<std::string> told_apart(std::vector<std::string> names) {
+std::vector<std::string> disambiguated(std::vector<std::string> names) {
   std::set<std::size_t> doubtful;
   for (const auto& [i, j] : lookalikes(names)) doubtful.insert({i, j});
   for (const std::size_t i : doubtful) names[i] = spelled_out(names[i]);

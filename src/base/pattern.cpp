@@ -55,7 +55,7 @@ std::string Pattern::problem(const std::string& text) {
   return too_long.empty() ? problem_of(*compiled(text)) : too_long;
 }
 
-std::size_t Pattern::groups() const {
+std::size_t Pattern::num_groups() const {
   return static_cast<std::size_t>(expression_->NumberOfCapturingGroups());
 }
 
@@ -64,7 +64,7 @@ bool Pattern::found_in(std::string_view text) const {
 }
 
 Matched Pattern::find(std::string_view text, std::size_t begin) const {
-  std::vector<re2::StringPiece> found(groups() + 1);
+  std::vector<re2::StringPiece> found(num_groups() + 1);
   const bool any =
       begin <= text.size() &&
       expression_->Match(re2::StringPiece(text.data(), text.size()), begin, text.size(),
@@ -75,8 +75,8 @@ Matched Pattern::find(std::string_view text, std::size_t begin) const {
   return parts;
 }
 
-std::string expanded(const std::string& replacement, const Matched& groups,
-                     const std::string& where) {
+std::string substitute_groups(const std::string& replacement, const Matched& groups,
+                              const std::string& where) {
   static const Pattern kGroup(R"(\\(?:g<(\d{1,2})>|(\d{1,2})|(\\)|.?))");
   std::string text;
   size_t end = 0;
@@ -109,7 +109,7 @@ std::string renamed(const Pattern& pattern, const std::string& replacement,
   size_t end = 0, next = 0;
   for (Matched found; !(found = pattern.find(name, next)).empty();) {
     const auto place = static_cast<size_t>(found[0].data() - name.data());
-    text += name.substr(end, place - end) + expanded(replacement, found, "rules");
+    text += name.substr(end, place - end) + substitute_groups(replacement, found, "rules");
     end = place + found[0].size();
     next = found[0].empty() ? end + 1 : end;
   }

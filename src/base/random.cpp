@@ -51,7 +51,7 @@ uint64_t CounterRng::next() {
 }
 
 // Uses the method of Lemire, "Fast random integer generation in an interval", 2019.
-uint64_t CounterRng::below(uint64_t n) {
+uint64_t CounterRng::randint(uint64_t n) {
   if (n == 0) fail_usage("CounterRng::below: the bound must be positive");
   uint128 product = uint128{next()} * n;
   if (static_cast<uint64_t>(product) < n) {
@@ -78,7 +78,7 @@ std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), int64_t{0});
   CounterRng random(seed, stream, 0);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.randint(i)]);
   return order;
 }
 

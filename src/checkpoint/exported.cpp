@@ -87,7 +87,7 @@ Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
   const auto text = texts.find(name);
   if (text == texts.end()) return {};
   const Value value = parse_stored(text->second, part_of_export(from, name), kMaxListBytes);
-  as_stored([&] {
+  with_stored_errors([&] {
     name == "labels" ? void(value.items(name)) : void(value.members(name));
     if (name == "preprocess") value.at("input_size");
   });
@@ -230,7 +230,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   }
   checkpoint.config = config_of(texts, path);
   checkpoint.state = Json::object();
-  if (options.model) checkpoint.model = read_weights(weights, options.mapped);
+  if (options.model) checkpoint.model = read_weights(weights, options.mmap);
   return checkpoint;
 }
 

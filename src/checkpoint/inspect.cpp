@@ -27,7 +27,7 @@ Registry<ForeignCheckpoint>& foreign_checkpoints() {
 
 const ForeignCheckpoint* find_foreign(const fs::path& path) {
   for (const auto& [name, kind] : foreign_checkpoints().entries()) {
-    if (kind.is_one(path)) return &kind;
+    if (kind.matches(path)) return &kind;
   }
   return nullptr;
 }
@@ -212,10 +212,10 @@ Json config_difference(const Side& first, const Side& second) {
 /// other's network is converted to its arrays; otherwise each is returned as stored.
 TensorMap comparable(Side& side, const ForeignCheckpoint* mixed) {
   if (side.foreign != nullptr) {
-    return mixed ? side.foreign->parameters(side.path) : side.foreign->stored(side.path);
+    return mixed ? side.foreign->parameters(side.path) : side.foreign->load_stored(side.path);
   }
   if (mixed == nullptr) return std::move(side.tensors);
-  return mixed->converted(side.model, std::move(side.tensors), side.path.string());
+  return mixed->convert(side.model, std::move(side.tensors), side.path.string());
 }
 
 }  // namespace

@@ -95,10 +95,11 @@ bool is_of_optimizer(std::string_view name) {
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   if (!path_exists(path)) {
-    throw DamagedCheckpoint(fmt::format("{}: {} is missing: not a checkpoint, or an incomplete one",
-                                        folder.string(), kManifestFile));
+    throw DamagedCheckpointError(
+        fmt::format("{}: {} is missing: not a checkpoint, or an incomplete one", folder.string(),
+                    kManifestFile));
   }
-  return as_stored([&] {
+  return with_stored_errors([&] {
     const Value root = read_stored(path);
     check_version(root);
     Manifest manifest = parse<Manifest>(root);
@@ -112,19 +113,20 @@ void check_file(const fs::path& folder, const std::string& name, const FileConte
   const fs::path path = folder / name;
   std::error_code error;
   if (!path_exists(path) || fs::is_directory(path, error)) {
-    throw DamagedCheckpoint(fmt::format("{}: the file is missing", path.string()));
+    throw DamagedCheckpointError(fmt::format("{}: the file is missing", path.string()));
   }
   const auto size = fs::file_size(path, error);
   if (error) fail("{}: {}", path.string(), error.message());
   if (size != static_cast<uintmax_t>(entry.size)) {
-    throw DamagedCheckpoint(fmt::format("{}: the file has {} bytes, {} says {}", path.string(),
-                                        size, kManifestFile, entry.size));
+    throw DamagedCheckpointError(fmt::format("{}: the file has {} bytes, {} says {}", path.string(),
+                                             size, kManifestFile, entry.size));
   }
   if (!hash) return;
   const std::string found = sha256_file_hex(path);
   if (found != entry.sha256) {
-    throw DamagedCheckpoint(fmt::format("{}: the file was altered: its SHA-256 is {}, {} says {}",
-                                        path.string(), found, kManifestFile, entry.sha256));
+    throw DamagedCheckpointError(
+        fmt::format("{}: the file was altered: its SHA-256 is {}, {} says {}", path.string(), found,
+                    kManifestFile, entry.sha256));
   }
 }
 
@@ -153,7 +155,7 @@ void check_files(const fs::path& folder, const Manifest& manifest,
 
 void describe(auto& f, WrittenShard& c) {
   f("index", c.index, "index of the part, from 0", required, at_least(0));
-  f("count", c.count, "number of parts", required, at_least(1));
+  f("count", c.num_shards, "number of parts", required, at_least(1));
   f("files", c.files, "files written by the part", required);
 }
 
@@ -176,8 +178,8 @@ std::string text_of(const WrittenShard& part) {
   return to_json(part).dump();
 }
 
-WrittenShard part_of(const std::string& text) {
-  return as_stored(
+WrittenShard parse_written_shard(const std::string& text) {
+  return with_stored_errors(
       [&] { return parse<WrittenShard>(parse_stored(text, "a part of a checkpoint")); });
 }
 

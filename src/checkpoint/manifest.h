@@ -46,7 +46,7 @@ FileContent content_of(const fs::path& path);
 /// Writes the MANIFEST.json of a directory.
 void write_manifest(const fs::path& folder, const Manifest& manifest);
 
-/// Reads the MANIFEST.json of a directory. Throws DamagedCheckpoint if it is missing; Error
+/// Reads the MANIFEST.json of a directory. Throws DamagedCheckpointError if it is missing; Error
 /// (failure) if it cannot be read, is of another format or version, or does not list the files that
 /// every checkpoint has.
 Manifest read_manifest(const fs::path& folder);
@@ -58,8 +58,8 @@ std::string listed_tensors(const Manifest& manifest, const std::string& file);
 /// Returns whether a file of a checkpoint holds tensors of the optimizer, or is their index.
 bool is_of_optimizer(std::string_view name);
 
-/// Throws DamagedCheckpoint unless a listed file exists with its size and, if `hash`, its SHA-256;
-/// Error (failure) where that cannot be known.
+/// Throws DamagedCheckpointError unless a listed file exists with its size and, if `hash`, its
+/// SHA-256; Error (failure) where that cannot be known.
 void check_file(const fs::path& folder, const std::string& name, const FileContent& entry,
                 bool hash);
 

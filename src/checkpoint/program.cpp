@@ -86,8 +86,8 @@ class ProgramModel : public Model {
     check_input_shape(*this, file_.string(), "images", images_BCHW);
     at::Tensor logits =
         program_.run(input_.takes_bytes ? bytes_of(images_BCHW, input_) : images_BCHW);
-    const std::vector<int64_t> expected = {images_BCHW.size(0) * members(), classes()};
-    if (classes() > 0 && logits.sizes() != at::IntArrayRef(expected)) {
+    const std::vector<int64_t> expected = {images_BCHW.size(0) * num_members(), num_classes()};
+    if (num_classes() > 0 && logits.sizes() != at::IntArrayRef(expected)) {
       fail("{}: a program of another network than its configuration's", file_.string());
     }
     return {std::move(logits), {}, {}};
@@ -97,15 +97,15 @@ class ProgramModel : public Model {
   void reset_head(int64_t) override { fail("{}: a program cannot be changed", file_.string()); }
   std::vector<MoEBlock> moe_blocks() const override { return shape_->moe_blocks(); }
   std::vector<int64_t> input_shape() const override { return shape_->input_shape(); }
-  int64_t classes() const override { return shape_->classes(); }
-  int64_t members() const override { return shape_->members(); }
+  int64_t num_classes() const override { return shape_->num_classes(); }
+  int64_t num_members() const override { return shape_->num_members(); }
   int64_t tokens_per_image() const override { return shape_->tokens_per_image(); }
   std::optional<PatchTokens> patch_tokens() const override { return shape_->patch_tokens(); }
   double flops_per_image(const RowsPerToken& rows_per_token) const override {
     return shape_->flops_per_image(rows_per_token);
   }
   SettingPaths setting_paths() const override { return shape_->setting_paths(); }
-  int64_t parameter_count() const override { return shape_->parameter_count(); }
+  int64_t num_parameters() const override { return shape_->num_parameters(); }
 
   at::Device device() const override { return at::kCPU; }
   void to(at::Device device, bool) override {
@@ -179,7 +179,7 @@ bool is_program(const fs::path& file) {
 
 Program::Program(const fs::path& file) : file_(file) {
   constexpr double kCopies = 2.0;  // Of the archive, and of the tensors that are made of it.
-  const auto bytes = static_cast<double>(verified_zip(file));
+  const auto bytes = static_cast<double>(verify_zip(file));
   check_memory(kCopies * bytes, "the program", file.string());
   check_content(file);
   const QuietLog quiet;

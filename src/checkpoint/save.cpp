@@ -71,9 +71,9 @@ std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& par
   std::vector<bool> there(parts.size());
   for (const WrittenShard& part : parts) {
     const auto count = static_cast<int64_t>(parts.size());
-    if (part.count != count) {
+    if (part.num_shards != count) {
       fail_usage("{}: {} parts to publish, one of which is of {}", folder.string(), count,
-                 part.count);
+                 part.num_shards);
     }
     check_place(part.index, count);
     const auto index = static_cast<size_t>(part.index);
@@ -139,7 +139,7 @@ bool copy_finite(const at::Tensor& from, at::Tensor& to) {
 WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
                          const CheckpointShard& part, const std::function<void()>& progress) {
   check_place(index, count);
-  WrittenShard written{.index = index, .count = count, .files = {}};
+  WrittenShard written{.index = index, .num_shards = count, .files = {}};
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
@@ -194,7 +194,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   const ProcessMesh& processes = *together;
   // Where a disk does not answer, one process stands still and is alive.
   const auto exchange = [&](const std::string& text) {
-    return processes.exchange(text, std::chrono::seconds(processes.config().timeout));
+    return processes.all_gather_text(text, std::chrono::seconds(processes.config().timeout));
   };
   const bool writes = processes.is_rank_zero() || !part.model.empty() || !part.optimizer.empty();
   std::optional<StagedDirectory> staged;
@@ -217,7 +217,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
       writes ? text_of(write_shard(said[0], index, count, part, progress)) : "";
   std::vector<WrittenShard> parts;
   for (const std::string& text : exchange(written)) {
-    if (!text.empty()) parts.push_back(part_of(text));
+    if (!text.empty()) parts.push_back(parse_written_shard(text));
   }
   if (staged) publish(*staged, parts, config, state, progress);
   exchange("");  // It is published.

@@ -102,7 +102,7 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
   if (options.model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
-    checkpoint.model = read_weights(file, options.mapped);
+    checkpoint.model = read_weights(file, options.mmap);
   }
   const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
   if (options.optimizer && !optimizer.empty()) {
@@ -124,7 +124,7 @@ uint64_t weights_bytes(const fs::path& folder) {
 }
 
 std::shared_ptr<Model> stored_meta_model(const Value& config) {
-  return as_stored([&] { return build_meta_model(config); });
+  return with_stored_errors([&] { return build_meta_model(config); });
 }
 
 Value model_config(const Checkpoint& checkpoint) {
@@ -147,7 +147,7 @@ std::shared_ptr<Model> meta_model_of(const Checkpoint& checkpoint) {
 
 std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
                                 const std::string& from) {
-  const int64_t count = fitting_shape(config, tensors, from)->parameter_count();
+  const int64_t count = fitting_shape(config, tensors, from)->num_parameters();
   std::shared_ptr<Model> model = build_model(config, 0, static_cast<double>(count));
   load_state(*model, tensors, from);
   model->eval();
@@ -177,8 +177,8 @@ namespace {
 /// Takes mean and std from the data's description of today.
 void describe_data(const std::string& data, InputSpec& spec) {
   const DatasetSpec described = DatasetSource(data).base();
-  spec.images = format_of(described).images;
-  if (!spec.images) return;
+  spec.has_images = format_of(described).has_images;
+  if (!spec.has_images) return;
   DatasetInfo info;
   info.channels = static_cast<int64_t>(described.mean.size());
   info.height = info.width = 1;  // The network has them.
@@ -215,7 +215,7 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
     spec.std = std::exchange(spec.preprocess.std, {});
   } else if (!name.empty() && has_spec(name)) {
     describe_data(name, spec);
-    if (spec.images) {
+    if (spec.has_images) {
       log_warning(
           "{}: mean and std of the input are not stored (by an older version); those in today's "
           "description of dataset '{}' are used",
@@ -227,7 +227,7 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
         "they are unknown",
         checkpoint.folder.string(), name);
   }
-  if (!spec.images) return spec;
+  if (!spec.has_images) return spec;
   spec.rescale_factor = 1.0 / 255.0;
   spec.channel_order = channel_order(spec.input_size[0]);
   return spec;
@@ -264,7 +264,7 @@ InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {
     fail("{}: input.input_size is [{}], the network takes [{}]", from,
          fmt::join(spec.input_size, ", "), fmt::join(model.input_shape(), ", "));
   }
-  const auto outputs = static_cast<size_t>(model.classes());
+  const auto outputs = static_cast<size_t>(model.num_classes());
   if (!spec.classes.empty() && outputs != 0 && spec.classes.size() != outputs) {
     fail("{}: input.classes has {} names, the network has {} outputs", from, spec.classes.size(),
          outputs);
@@ -282,7 +282,7 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
       if (!first_error.empty())
         log_warning("{}: this older checkpoint is read instead", step.string());
       return loaded;
-    } catch (const DamagedCheckpoint& error) {
+    } catch (const DamagedCheckpointError& error) {
       log_warning("{}; this checkpoint is skipped", error.what());
       if (first_error.empty()) first_error = error.what();
     } catch (const Error& error) {
@@ -389,7 +389,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
       experiment ? "; an experiment holds runs, e.g. " + (given / "train").string() : "");
 }
 
-void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
+void remove_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
   if (keep < 1) fail_usage("{}: keep at least 1 checkpoint, not {}", checkpoints.string(), keep);
   int64_t complete = 0;
   for (const fs::path& step : step_checkpoints(checkpoints)) {

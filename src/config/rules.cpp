@@ -42,7 +42,7 @@ void Rules::add(const Rules& other) {
   take(at_least, other.at_least);
   take(below, other.below);
   take(at_most, other.at_most);
-  formers.insert(formers.end(), other.formers.begin(), other.formers.end());
+  former_keys.insert(former_keys.end(), other.former_keys.begin(), other.former_keys.end());
 }
 
 std::string Rules::text() const {
@@ -110,7 +110,7 @@ Rules between(double low, double high) {
 }
 
 Rules renamed_from(std::string key) {
-  return {.formers = {std::move(key)}};
+  return {.former_keys = {std::move(key)}};
 }
 
 }  // namespace moesaic

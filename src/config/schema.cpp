@@ -75,7 +75,7 @@ HelpRows rows_where(HelpRows rows, const auto& is_meant) {
 /// Returns the parts of a setting's key, and those of its former ones.
 std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row) {
   std::vector<std::vector<std::string>> keys = {split(row.key, '.')};
-  for (const std::string& former : row.formers) {
+  for (const std::string& former : row.former_keys) {
     keys.push_back(keys.front());
     keys.back().back() = former;
   }
@@ -398,11 +398,12 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
 
 std::string type_of(const Interval& default_value) {
   return fmt::format("{} or a number of {}s", "\"N steps\", \"N epochs\"",
-                     unit_name(default_value.plain));
+                     unit_name(default_value.default_unit));
 }
 
 Json write_interval(const Interval& interval) {
-  const bool bare = interval.unit == Interval::Unit::steps && interval.plain == interval.unit;
+  const bool bare =
+      interval.unit == Interval::Unit::steps && interval.default_unit == interval.unit;
   if (bare || interval.count == 0) return interval.count;
   return to_text(interval);
 }

@@ -170,7 +170,7 @@ Json Value::to_json() const {
       return as_int();
     case Kind::number:
       return as_double();
-    case Kind::large:
+    case Kind::unsigned_integer:
       return std::get<uint64_t>(content_);
     case Kind::string:
       return as_string();
@@ -210,7 +210,7 @@ int64_t Value::as_int(std::string_view name) const {
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) return *integer;
   const double* number = std::get_if<double>(&content_);
   if (number != nullptr && is_exact_integer(*number)) return static_cast<int64_t>(*number);
-  const bool too_big = kind() == Kind::large ||
+  const bool too_big = kind() == Kind::unsigned_integer ||
                        (number != nullptr && std::abs(*number) > kExactIntegers) ||
                        overflows(content_);
   refuse(name, too_big ? "an integer of 64 bits" : "an integer");
@@ -301,7 +301,7 @@ std::string Value::described() const {
       return fmt::format("the integer {}", as_int());
     case Kind::number:
       return fmt::format("the number {}", as_double());
-    case Kind::large:
+    case Kind::unsigned_integer:
       return fmt::format("the integer {}", std::get<uint64_t>(content_));
     case Kind::string:
       return fmt::format("the string \"{}\"", one_line(as_string()));

@@ -165,7 +165,7 @@ void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
     check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
   }
   inputs.values_NCHW = values.contiguous();
-  info.images = false;
+  info.has_images = false;
   info.channels = values.size(1);
   info.height = values.size(2);
   info.width = values.size(3);
@@ -182,12 +182,12 @@ Dataset::Dataset(DatasetInfo info) : info_(std::move(info)) {
 }
 
 void Dataset::check_index(int64_t index) const {
-  if (index < 0 || (index >= size() && !endless())) {
+  if (index < 0 || (index >= size() && !is_endless())) {
     fail("dataset '{}': image {} of {} does not exist", info_.name, index, size());
   }
 }
 
-Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+Rectangle Dataset::decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                           Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
   // Parts of it may have settings of their own, which stay where nothing else is asked for.
@@ -202,8 +202,8 @@ Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOpt
   return choose(info_.height, info_.width);
 }
 
-void Dataset::part(int64_t index, const ChoosePart& choose, uint8_t* out,
-                   std::optional<bool> upright) const {
+void Dataset::read_crop(int64_t index, const ChooseCrop& choose, uint8_t* out,
+                        std::optional<bool> upright) const {
   Bitmap bitmap;
   // Without antialias the pixels themselves are wanted, none that a decoder averaged.
   ReadOptions options(info_.resize.antialias ? std::max(info_.height, info_.width)
@@ -239,7 +239,7 @@ void Dataset::targets(int64_t, float*) const {
 
 DatasetInputs Dataset::generate(int64_t first, int64_t count) const {
   if (has_images()) fail("dataset '{}' has images, no other inputs", info_.name);
-  if (endless()) {
+  if (is_endless()) {
     check_index(first);
   } else if (first < 0 || count < 0 || first > size() - count) {
     fail("dataset '{}': inputs {} to {} of {} do not exist", info_.name, first, first + count - 1,
@@ -252,7 +252,7 @@ DatasetInputs Dataset::make_inputs(int64_t, int64_t) const {
   fail("dataset '{}' makes no inputs", info_.name);
 }
 
-at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
+at::Tensor group_indices(const Dataset& dataset, int64_t first, int64_t count) {
   if (dataset.info().groups.empty()) return {};
   at::Tensor numbers = at::empty({count}, at::kLong);
   auto* const out = numbers.mutable_data_ptr<int64_t>();
@@ -261,13 +261,13 @@ at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
 }
 
 std::string example_noun(const DatasetInfo& info) {
-  if (info.images) return "image";
+  if (info.has_images) return "image";
   return info.channels == 1 && info.height == 1 ? "row" : "example";
 }
 
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   check_inputs(info, inputs);
-  info.endless = false;
+  info.is_endless = false;
   return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 
@@ -276,7 +276,7 @@ std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t siz
   if (size < 1) fail("dataset '{}': an epoch of {} inputs is empty", info.name, size);
   DatasetInputs one = make(0, 1);
   check_inputs(info, one);
-  info.endless = true;
+  info.is_endless = true;
   return std::make_shared<InputDataset>(std::move(info), std::move(make), size);
 }
 

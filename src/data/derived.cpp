@@ -144,7 +144,7 @@ class Mosaic final : public Dataset {
     }
   }
 
-  int64_t size() const override { return endless() ? config_.num_train : config_.num_test; }
+  int64_t size() const override { return is_endless() ? config_.num_train : config_.num_test; }
 
   int64_t label(int64_t index) const override {
     check_index(index);
@@ -178,11 +178,11 @@ class Mosaic final : public Dataset {
             static_cast<uint64_t>(index)};
   }
   int64_t random_cell(CounterRng& rng) const {
-    return static_cast<int64_t>(rng.below(static_cast<uint64_t>(tiles())));
+    return static_cast<int64_t>(rng.randint(static_cast<uint64_t>(tiles())));
   }
 
   static int64_t draw(const std::vector<int64_t>& from, CounterRng& rng) {
-    return from[rng.below(from.size())];
+    return from[rng.randint(from.size())];
   }
   int64_t draw_deciding(int64_t index, CounterRng& rng) const {
     const std::vector<int64_t>& from = deciding_[static_cast<size_t>(label(index))];
@@ -248,7 +248,7 @@ class OnBackdrops final : public Dataset {
     images_->oriented_image(index, upright, small.data());
     CounterRng rng(seed_, stream_, static_cast<uint64_t>(index));
     const auto below = [&](int64_t n) {
-      return static_cast<int64_t>(rng.below(static_cast<uint64_t>(n)));
+      return static_cast<int64_t>(rng.randint(static_cast<uint64_t>(n)));
     };
     backdrops_->oriented_image(below(backdrops_->size()), upright, out);
     const int64_t top = below(info().height - size_.height + 1);
@@ -284,7 +284,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   info.groups = std::exchange(info.classes, {});
   info.classes = config.joint ? joint_classes(info.groups, info.name, base->info().name)
                               : std::vector<std::string>{"original", "rotated"};
-  info.endless = false;
+  info.is_endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
 }
 
@@ -323,7 +323,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.name = std::move(name);
   info.description = std::move(description);
   info.classes = config.deciding;
-  info.endless = info.split == "train";
+  info.is_endless = info.split == "train";
   info.groups = numbered("place ", config.grid.height * config.grid.width);
   info.height *= config.grid.height;
   info.width *= config.grid.width;

@@ -93,8 +93,8 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
 
 }  // namespace
 
-bool DatasetSpec::generated() const {
-  return base.empty() && format_of(*this).generated;
+bool DatasetSpec::is_generated() const {
+  return base.empty() && format_of(*this).is_generated;
 }
 
 std::vector<std::string> on_disk_splits(const DatasetSpec& spec) {

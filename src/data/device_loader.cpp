@@ -13,8 +13,8 @@ namespace moesaic {
 namespace {
 
 LoaderOptions of_device(LoaderOptions options, const Dataset& dataset, at::Device device) {
-  options.bytes = !device.is_cpu() && dataset.has_images();
-  options.pinned = !device.is_cpu() && !device.is_meta();
+  options.keeps_bytes = !device.is_cpu() && dataset.has_images();
+  options.pin_memory = !device.is_cpu() && !device.is_meta();
   return options;
 }
 
@@ -29,11 +29,11 @@ DeviceLoader::DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions
     : device_(device),
       loader_(dataset, of_device(std::move(options), *dataset, device)),
       classes_(static_cast<int64_t>(dataset->info().classes.size())) {
-  if (loader_.options().bytes) {
+  if (loader_.options().keeps_bytes) {
     mean_C_ = values_on(device, dataset->info().mean);
     std_C_ = values_on(device, dataset->info().std);
   }
-  if (loader_.options().pinned) {
+  if (loader_.options().pin_memory) {
     stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   }
 }
@@ -47,21 +47,21 @@ Batch DeviceLoader::next() {
   if (device_.is_cpu()) return loader_.next();
   Sent sent = ahead_ ? std::move(*ahead_) : send(loader_.next());
   ahead_.reset();
-  if (loader_.ready()) ahead_ = send(loader_.next());
+  if (loader_.is_ready()) ahead_ = send(loader_.next());
   return receive(std::move(sent));
 }
 
 DeviceLoader::Sent DeviceLoader::send(Batch batch) {
   const c10::OptionalStreamGuard guard(stream_);
   Sent sent{std::move(batch), {}};
-  if (source_.images.defined() && source_.images.is_same(sent.batch.images)) {
+  if (source_.inputs.defined() && source_.inputs.is_same(sent.batch.inputs)) {
     kept_.epoch = sent.batch.epoch;
     kept_.position = sent.batch.position;
     sent.batch = kept_;
   } else {
     const Batch moved = prepared(sent.batch);
     const Batch source = std::exchange(sent.batch, moved);
-    if (!loader_.options().bytes) source_ = source, kept_ = moved;
+    if (!loader_.options().keeps_bytes) source_ = source, kept_ = moved;
   }
   if (stream_) {
     sent.arrived.emplace(device_.type());
@@ -76,7 +76,7 @@ Batch DeviceLoader::receive(Sent sent) const {
   sent.arrived->block(user);
   Batch& batch = sent.batch;
   for (const at::Tensor* tensor :
-       {&batch.images, &batch.labels, &batch.soft_labels, &batch.targets}) {
+       {&batch.inputs, &batch.labels, &batch.soft_labels, &batch.targets}) {
     if (tensor->defined()) tensor->record_stream(user);  // Its memory is of the other stream.
   }
   return batch;
@@ -84,8 +84,8 @@ Batch DeviceLoader::receive(Sent sent) const {
 
 Batch DeviceLoader::prepared(const Batch& batch) const {
   Batch moved = batch.to(device_);
-  if (loader_.options().bytes) moved.images = normalised(moved.images, mean_C_, std_C_);
-  if (moved.own_weight < 1.0) apply_mixup(moved, moved.own_weight, classes_);
+  if (loader_.options().keeps_bytes) moved.inputs = normalised(moved.inputs, mean_C_, std_C_);
+  if (moved.mixup_weight < 1.0) apply_mixup(moved, moved.mixup_weight, classes_);
   return moved;
 }
 

@@ -51,7 +51,7 @@ std::string contents(const DatasetSpec& spec) {
   std::vector<std::string> names;
   for (const auto& [role, file] : spec.files) names.push_back(file.name);
   for (const std::string& split : on_disk_splits(spec)) {
-    for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
+    for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
       const std::string name = part.is_folder ? part.path + "/" : part.path;
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
@@ -74,8 +74,7 @@ std::vector<std::string> addresses(const DatasetSpec& spec, const std::string& n
 /// Downloads a file; `name` is that of messages.
 void fetch_part(const DatasetSpec& spec, const std::string& name, FetchRequest request) {
   request.token_env = spec.token_env;
-  const std::string problems =
-      download(request, addresses(spec, request.place.filename().string()));
+  const std::string problems = download(request, addresses(spec, request.path.filename().string()));
   if (problems.empty()) return;
   fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, name,
        problems, fetch_folder(spec).string(), contents(spec));
@@ -93,7 +92,7 @@ std::string compare_archive(const fs::path& path, const DatasetArchive& archive)
 /// Unpacks the verified archive to `place`, atomically.
 void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs::path& place) {
   const StagedDirectory unpacked(archive.parent_path() / (spec.archive->folder + ".unpacked"));
-  unpack_archive(archive, unpacked.path(), {.bytes = spec.archive->max_size});
+  unpack_archive(archive, unpacked.path(), {.max_bytes = spec.archive->max_size});
   StagedDirectory staged(place);
   std::string hashes;
   for (const auto& [role, file] : spec.files) {
@@ -121,9 +120,9 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   const LockFile lock(folder);
   remove_leftovers(folder);
   const DatasetArchive& archive = *spec.archive;
-  const fs::path part = part_of(folder / archive.name);
+  const fs::path part = parse_written_shard(folder / archive.name);
   fetch_part(spec, archive.name,
-             {.place = folder / archive.name,
+             {.path = folder / archive.name,
               .max_bytes = static_cast<uint64_t>(archive.max_size),
               .label = options.progress ? archive.name : "",
               .problem_of = [&](const fs::path& path) { return compare_archive(path, archive); },
@@ -158,7 +157,7 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
     const fs::path place = result.folder / (file.name + ".gz");
     fetch_part(
         spec, file.name,
-        {.place = place,
+        {.path = place,
          .max_bytes = max_packed_bytes(file),
          .label = options.progress ? file.name : "",
          .problem_of = [&file = file](const fs::path& path) { return compare_file(path, file); },
@@ -175,7 +174,7 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
 }  // namespace
 
 void fetch_shared(const DatasetSpec& spec, FetchRequest request) {
-  const std::string folder = request.place.parent_path(), name = request.place.filename();
+  const std::string folder = request.path.parent_path(), name = request.path.filename();
   make_data_folder(folder);
   request.token_env = spec.token_env;
   const std::string problems = fetch_first(request, addresses(spec, name));
@@ -187,7 +186,7 @@ void fetch_shared(const DatasetSpec& spec, FetchRequest request) {
 FetchResult DatasetSource::fetch(const FetchOptions& options) const {
   FetchResult all;
   for (const DatasetSpec& spec : files()) {
-    if (spec.generated()) continue;
+    if (spec.is_generated()) continue;
     if (base_) log_info("dataset '{}' is made from the files of '{}'", name_, spec.name);
     const FetchResult one = fetch_files(spec, options);
     if (all.folder.empty()) all.folder = one.folder;

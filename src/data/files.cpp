@@ -35,7 +35,7 @@ bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::str
   for (const auto& [role, file] : spec.files) {
     if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
   }
-  for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
+  for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
     std::error_code error;
     const fs::path path = folder / part.path;
     if (!(part.is_folder ? fs::is_directory(path, error) : fs::is_regular_file(path, error))) {
@@ -198,7 +198,7 @@ std::string compare_file(const fs::path& path, const DatasetFile& file) {
 }
 
 std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::string& split) {
-  const std::vector<RequiredPath> parts = format_of(spec).parts(spec, split);
+  const std::vector<RequiredPath> parts = format_of(spec).required_paths(spec, split);
   for (const fs::path& folder : search_folders(spec)) {
     const auto here = [&](const RequiredPath& part) { return path_exists(folder / part.path); };
     const auto missing = std::find_if_not(parts.begin(), parts.end(), here);
@@ -220,7 +220,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
   std::string what = "files", how = "put them or a link there";
   const std::string wanted = split.empty() ? "train" : split;
-  const std::vector<RequiredPath> train = format_of(spec).parts(spec, "train");
+  const std::vector<RequiredPath> train = format_of(spec).required_paths(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail_usage(
         "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "

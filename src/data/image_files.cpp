@@ -146,7 +146,7 @@ void StoredImages::oriented_image(int64_t index, std::optional<bool> upright, ui
   resize(bitmap, part, {}, part.height, part.width, out);
 }
 
-Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+Rectangle StoredImages::decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                                Bitmap& bitmap) const {
   const std::string file = read(index);
   try {
@@ -155,9 +155,9 @@ Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, const Re
     const Rectangle part = choose(decoder.height(), decoder.width());
     // The part keeps at least `min` pixels along both sides.
     const int64_t max_reduction =
-        std::min(part.height, part.width) / std::max<int64_t>(options.min, 1);
+        std::min(part.height, part.width) / std::max<int64_t>(options.min_side, 1);
     Rectangle held;
-    const Rectangle found = decoder.decode_part(part, max_reduction, bitmap.pixels, held);
+    const Rectangle found = decoder.decode_crop(part, max_reduction, bitmap.pixels, held);
     bitmap.channels = 3;
     bitmap.height = held.height;
     bitmap.width = held.width;

@@ -47,7 +47,7 @@ class FileList {
 class StoredImages : public Dataset {
  public:
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override;
-  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+  Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
     return EncodedImage{read(index), info().upright.value_or(true), path(index).string()};

@@ -20,7 +20,7 @@ namespace {
 
 /// What a reason is called of one and of several.
 const std::pair<std::string, std::string>& words_of(SkipReason why) {
-  static const std::string known = fmt::format("{}", fmt::join(image_endings(), ", "));
+  static const std::string known = fmt::format("{}", fmt::join(image_extensions(), ", "));
   static const std::map<SkipReason, std::pair<std::string, std::string>> words = {
       {SkipReason::ending, {"file not called " + known, "files not called " + known}},
       {SkipReason::dangling, {"link to nothing", "links to nothing"}},
@@ -144,7 +144,7 @@ class Walk {
 
 }  // namespace
 
-const std::vector<std::string>& image_endings() {
+const std::vector<std::string>& image_extensions() {
   static const std::vector<std::string> endings = {".jpg",  ".jpeg", ".jpe",
                                                    ".jfif", ".png",  ".webp"};
   return endings;
@@ -154,7 +154,8 @@ bool has_image_name(const fs::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::find(image_endings().begin(), image_endings().end(), ending) != image_endings().end();
+  return std::find(image_extensions().begin(), image_extensions().end(), ending) !=
+         image_extensions().end();
 }
 
 bool is_system_file(const fs::path& path) {

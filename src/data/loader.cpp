@@ -69,24 +69,24 @@ int64_t batches_ahead(const LoaderOptions& options, bool images) {
 
 Batch Batch::to(at::Device device) const {
   Batch moved = *this;
-  for (at::Tensor* tensor : {&moved.images, &moved.labels, &moved.soft_labels, &moved.targets}) {
+  for (at::Tensor* tensor : {&moved.inputs, &moved.labels, &moved.soft_labels, &moved.targets}) {
     if (tensor->defined()) *tensor = tensor->to(device, /*non_blocking=*/true);
   }
   return moved;
 }
 
 void apply_mixup(Batch& batch, double weight, int64_t classes) {
-  batch.own_weight = 1.0;
+  batch.mixup_weight = 1.0;
   if (!batch.own_rows.defined()) {
-    mix_with_next(batch.images, weight);
+    mix_with_next(batch.inputs, weight);
     batch.soft_labels = mixed_labels(batch.labels, classes, weight);
     return;
   }
   const auto rows = [&](const at::Tensor& of, const at::Tensor& index) {
     return of.index_select(0, index.to(of.device()));
   };
-  const at::Tensor next = rows(batch.images, batch.next_rows);
-  batch.images = rows(batch.images, batch.own_rows).mul_(weight).add_(next, 1.0 - weight);
+  const at::Tensor next = rows(batch.inputs, batch.next_rows);
+  batch.inputs = rows(batch.inputs, batch.own_rows).mul_(weight).add_(next, 1.0 - weight);
   const at::Tensor next_labels = rows(batch.labels, batch.next_rows);
   batch.labels = rows(batch.labels, batch.own_rows);
   batch.soft_labels = mixed_labels(batch.labels, next_labels, classes, weight);
@@ -288,12 +288,12 @@ class Loader::State {
   void make_piece(Assembly& assembly, int64_t piece, uint64_t generation) {
     if (!dataset->has_images()) return take_inputs(assembly);
     std::call_once(assembly.allocated, [&] { allocate(assembly.count, assembly.batch); });
-    options.bytes ? make_images<uint8_t>(assembly, piece, generation)
-                  : make_images<float>(assembly, piece, generation);
+    options.keeps_bytes ? make_images<uint8_t>(assembly, piece, generation)
+                        : make_images<float>(assembly, piece, generation);
   }
 
   /// Returns whether epochs continue where the previous one ended.
-  bool goes_on() const { return options.shuffle && dataset->endless(); }
+  bool goes_on() const { return options.shuffle && dataset->is_endless(); }
 
   /// Returns the index of the example at a position of an epoch.
   int64_t index_at(const Order& order, int64_t epoch, int64_t place) const {
@@ -302,17 +302,17 @@ class Loader::State {
   }
 
   Order order_of(int64_t epoch) {
-    return options.shuffle && !dataset->endless() ? orders_.at(epoch) : nullptr;
+    return options.shuffle && !dataset->is_endless() ? orders_.at(epoch) : nullptr;
   }
 
   at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
-    return at::empty(shape, at::device(at::kCPU).dtype(type).pinned_memory(options.pinned));
+    return at::empty(shape, at::device(at::kCPU).dtype(type).pinned_memory(options.pin_memory));
   }
 
   void allocate(int64_t count, Batch& batch) const {
     const DatasetInfo& info = dataset->info();
-    batch.images = empty({count, info.channels, info.height, info.width},
-                         options.bytes ? at::kByte : at::kFloat);
+    batch.inputs = empty({count, info.channels, info.height, info.width},
+                         options.keeps_bytes ? at::kByte : at::kFloat);
     if (info.targets.empty()) {
       batch.labels = empty({count}, at::kLong);
     } else {
@@ -327,9 +327,9 @@ class Loader::State {
     try {
       if (options.augment.crop) {
         const auto choose = [&](int64_t h, int64_t w) {
-          return random_part(*options.augment.crop, h, w, rng);
+          return random_crop(*options.augment.crop, h, w, rng);
         };
-        dataset->part(index, choose, bytes);
+        dataset->read_crop(index, choose, bytes);
       } else {
         dataset->image(index, bytes);
       }
@@ -343,7 +343,7 @@ class Loader::State {
   void make_images(Assembly& assembly, int64_t piece, uint64_t generation) {
     Batch& batch = assembly.batch;
     const auto targets = static_cast<int64_t>(dataset->info().targets.size());
-    auto* pixels = batch.images.mutable_data_ptr<Value>();
+    auto* pixels = batch.inputs.mutable_data_ptr<Value>();
     const Order order = order_of(batch.epoch);
     std::vector<uint8_t> bytes(static_cast<size_t>(dataset->image_size()));
     std::map<int64_t, std::string> replaced;
@@ -354,7 +354,7 @@ class Loader::State {
       int64_t index = index_at(order, batch.epoch, place);
       while (const auto problem = try_read(index, rng, bytes.data())) {
         replaced[index] = *problem;
-        index = dataset->endless() ? index + 1 : (index + 1) % dataset->size();
+        index = dataset->is_endless() ? index + 1 : (index + 1) % dataset->size();
         rng = augment_rng(options.seed, batch.epoch, place);  // As if it were the first.
       }
       transform_(bytes.data(), rng, pixels + i * dataset->image_size());
@@ -374,8 +374,8 @@ class Loader::State {
     Batch& batch = assembly.batch;
     const int64_t begin = assembly.first, count = assembly.whole_count;
     const Order order = order_of(batch.epoch);
-    const bool part = !dataset->endless() && count < dataset->size();
-    DatasetInputs taken = dataset->endless()
+    const bool part = !dataset->is_endless() && count < dataset->size();
+    DatasetInputs taken = dataset->is_endless()
                               ? dataset->generate(index_at(order, batch.epoch, begin), count)
                               : inputs_;
     taken.groups_N = at::Tensor();
@@ -388,10 +388,10 @@ class Loader::State {
     for_tensors(taken, [&](at::Tensor& tensor) {
       if (part) tensor = order ? tensor.index_select(0, rows) : tensor.narrow(0, begin, count);
       if (made.defined()) tensor = tensor.index_select(0, made);
-      const bool is_new = part || made.defined() || dataset->endless();
-      if (options.pinned && is_new) tensor = tensor.pin_memory();
+      const bool is_new = part || made.defined() || dataset->is_endless();
+      if (options.pin_memory && is_new) tensor = tensor.pin_memory();
     });
-    batch.images = taken.values_NCHW;
+    batch.inputs = taken.values_NCHW;
     batch.labels = taken.labels_N;
     batch.targets = taken.targets_NK;
   }
@@ -401,8 +401,8 @@ class Loader::State {
     CounterRng rng(options.seed, mix64(kPurpose + static_cast<uint64_t>(batch.epoch)),
                    static_cast<uint64_t>(batch.position));
     const double weight = mixup_weight(options.augment.mixup, rng);
-    if (options.bytes) {
-      batch.own_weight = weight;
+    if (options.keeps_bytes) {
+      batch.mixup_weight = weight;
       return;
     }
     apply_mixup(batch, weight, static_cast<int64_t>(dataset->info().classes.size()));
@@ -449,10 +449,10 @@ void Loader::seek(int64_t epoch, int64_t batch) {
 void Loader::count_damaged(int64_t index, const std::string& what, bool warn) {
   state_->damaged.count(index, what, warn);
 }
-bool Loader::done() const {
+bool Loader::is_done() const {
   return state_->done();
 }
-bool Loader::ready() const {
+bool Loader::is_ready() const {
   return state_->ready();
 }
 Batch Loader::next() {

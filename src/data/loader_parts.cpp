@@ -121,7 +121,7 @@ void DamagedImages::check() const {
 
 void DamagedImages::tell(int64_t index, const std::string& what, bool warn) {
   if (warn && !what.empty()) log_warning("{}; the next image replaces it", what);
-  if (dataset_.endless() || dataset_.info().classes.empty()) return;
+  if (dataset_.is_endless() || dataset_.info().classes.empty()) return;
   if (!dataset_.blocks().empty()) return;  // Their labels may have to be fetched.
   if (sound_.empty()) {
     sound_.resize(dataset_.info().classes.size());

@@ -119,7 +119,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
     fail_usage("--quality must be 1 to 100, not {}", options.quality);
   }
   // Before opening, which may take long and say much.
-  if (!format_of(DatasetSource(name).base()).images) {
+  if (!format_of(DatasetSource(name).base()).has_images) {
     fail_usage("dataset '{}': the inputs are not images; only images can be packed", name);
   }
   check_outside_images(out, std::string(name));
@@ -136,7 +136,7 @@ void check_source(const Dataset& data) {
     fail_usage("dataset '{}': the images have no classes; only images with classes can be packed",
                info.name);
   }
-  if (data.endless()) fail_usage("dataset '{}': endless data cannot be packed", info.name);
+  if (data.is_endless()) fail_usage("dataset '{}': endless data cannot be packed", info.name);
   if (info.channels != 1 && info.channels != 3) {
     fail_usage("dataset '{}': the images have {} channels; only 1 or 3 can be packed", info.name,
                info.channels);
@@ -150,7 +150,7 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   if (!options.split.empty()) wanted = {options.split};
   for (const std::string& split : wanted) {
     // Without a split's files an error says how to get them, if it is the only one.
-    if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing(split).empty()) {
+    if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing_path(split).empty()) {
       log_info("dataset '{}': the files of the {} split are missing; it is left out", name, split);
       continue;
     }
@@ -273,7 +273,7 @@ Json description_of(const std::string& name, std::string_view source, const Data
       {"paths", Json::array({"./"})},
       {"classes", info.classes}};
   // Without them the network decides between grey and colours, as it does of the source.
-  if (!info.channels_open) {
+  if (!info.has_any_channels) {
     json["mean"] = info.mean;
     json["std"] = info.std;
   }
@@ -292,7 +292,7 @@ PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shar
                     int64_t skipped) {
   PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, skipped};
   for (const ShardFile& shard : shards) {
-    packed.images += shard.num_images;
+    packed.num_images += shard.num_images;
     packed.bytes += shard.size;
   }
   return packed;
@@ -327,7 +327,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
       return result;
     }
     result.splits.push_back(summary(split, written, packing.skipped()));
-    json["num_images"][split] = result.splits.back().images;
+    json["num_images"][split] = result.splits.back().num_images;
     json["shards"][split] = to_json(written);
   }
   write_atomic(staged.path() / (packed_name + ".json"), json.dump(1) + "\n");

@@ -64,7 +64,7 @@ class PreprocessedDataset final : public Dataset {
 
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     if (unchanged_) return base_->oriented_image(index, upright, out);
-    part(
+    read_crop(
         index,
         [this](int64_t h, int64_t w) {
           return central_part(h, w, central_crop_, {info().height, info().width});
@@ -72,7 +72,7 @@ class PreprocessedDataset final : public Dataset {
         out, upright);
   }
 
-  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+  Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
     ReadOptions own = options;
     if (!own.upright) own.upright = info().upright;
@@ -165,7 +165,7 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
                              const std::vector<int64_t>& input_shape) {
   if (input_shape.size() != 3) return config;
   const int64_t channels = input_shape[0];
-  if (config.channels == 0 && data.channels_open && converts_channels(data.channels, channels)) {
+  if (config.channels == 0 && data.has_any_channels && converts_channels(data.channels, channels)) {
     config.channels = channels;
   }
   if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
@@ -205,10 +205,10 @@ ConfigProblem config_problem(const InputSpec& spec) {
                         spec.input_size.size()),
             {"input_size"}};
   }
-  if (spec.takes_bytes && (!spec.images || spec.mean.empty() || !spec.rescale_factor)) {
+  if (spec.takes_bytes && (!spec.has_images || spec.mean.empty() || !spec.rescale_factor)) {
     return {"takes_bytes needs images, rescale_factor, mean and std", {"takes_bytes"}};
   }
-  if (!spec.images) return {};
+  if (!spec.has_images) return {};
   const auto channels = static_cast<size_t>(spec.input_size[0]);
   if (std::max(spec.input_size[1], spec.input_size[2]) > kMaxSide) {
     return {fmt::format("input_size must be at most {} high and wide", kMaxSide), {"input_size"}};
@@ -242,15 +242,15 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   InputSpec spec;
   spec.dataset = name_without_folders(info.name);
   spec.listed = std::ranges::count(dataset_names(), info.name) > 0;
-  spec.images = data.has_images();
+  spec.has_images = data.has_images();
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;
   spec.preprocess.mean = spec.preprocess.std = {};
   spec.preprocess.orientation = info.upright.value_or(true) ? "upright" : "stored";
   spec.own_values = !config.mean.empty();
-  spec.channel_order = spec.images ? channel_order(info.channels) : "as stored";
+  spec.channel_order = spec.has_images ? channel_order(info.channels) : "as stored";
   spec.classes = info.classes;
-  if (!spec.images) return spec;
+  if (!spec.has_images) return spec;
   spec.rescale_factor = kByte;
   spec.mean = info.mean;
   spec.std = info.std;
@@ -266,7 +266,7 @@ Json document_of(const InputSpec& spec) {
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
-  document[kReductions] = !spec.images                ? Json()
+  document[kReductions] = !spec.has_images            ? Json()
                           : spec.preprocess.antialias ? Json({2, 4, 8})
                                                       : Json::array();
   return document;
@@ -293,10 +293,10 @@ InputSpec read_input_spec(const Json& document, const std::string& from) {
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const InputSpec& spec) {
   const bool images = base->has_images();
-  if (images != spec.images) {
+  if (images != spec.has_images) {
     fail_usage("dataset '{}' has {}, the network was trained on {}", base->info().name,
                images ? "images" : "inputs other than images",
-               spec.images ? "images" : "inputs other than images");
+               spec.has_images ? "images" : "inputs other than images");
   }
   if (!images) return base;
   // Before the setting existed photos were as stored unless the data told otherwise.
@@ -324,7 +324,7 @@ void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::
   const bool other_size =
       data.height != 0 && (data.height != spec.input_size[1] || data.width != spec.input_size[2]);
   // Those of its own data were resized in training, too.
-  if (spec.images && other_size && name_without_folders(data.name) != spec.dataset) {
+  if (spec.has_images && other_size && name_without_folders(data.name) != spec.dataset) {
     names.emplace_back("size of images");
   }
   const std::string& habit = spec.preprocess.orientation;

@@ -22,7 +22,7 @@ uint8_t cut(float value) {
 }
 
 void map_bytes(const Planes& p, auto&& f) {
-  for (int64_t i = 0; i < p.channels * p.plane(); ++i) p.pixels[i] = f(p.pixels[i]);
+  for (int64_t i = 0; i < p.channels * p.plane_size(); ++i) p.pixels[i] = f(p.pixels[i]);
 }
 
 /// Blends: factor 0 gives `from`, factor 1 gives `to`, others extrapolate.
@@ -34,7 +34,7 @@ uint8_t blend(uint8_t from, uint8_t to, float factor) {
 uint8_t grey_at(const Planes& p, int64_t i) {
   if (p.channels != 3) return p.pixels[i];
   const auto unit = [&](int64_t c) {
-    return static_cast<float>(p.pixels[c * p.plane() + i]) / 255.0f;
+    return static_cast<float>(p.pixels[c * p.plane_size() + i]) / 255.0f;
   };
   return cut((0.2989f * unit(0) + 0.5870f * unit(1) + 0.1140f * unit(2)) * 255.5f);
 }
@@ -45,17 +45,17 @@ float factor_of(double fraction) {
 }
 
 void color(const Planes& p, double fraction, CounterRng&) {
-  for (int64_t i = 0; i < p.plane(); ++i) {
+  for (int64_t i = 0; i < p.plane_size(); ++i) {
     const uint8_t grey = grey_at(p, i);
     for (int64_t c = 0; c < p.channels; ++c) {
-      uint8_t& byte = p.pixels[c * p.plane() + i];
+      uint8_t& byte = p.pixels[c * p.plane_size() + i];
       byte = blend(grey, byte, factor_of(fraction));
     }
   }
 }
 
 void contrast(const Planes& p, double fraction, CounterRng&) {
-  const uint8_t grey = cut(std::min(255.0f, static_cast<float>(p.plane()) / 256.0f));
+  const uint8_t grey = cut(std::min(255.0f, static_cast<float>(p.plane_size()) / 256.0f));
   map_bytes(p, [&](uint8_t byte) { return blend(grey, byte, factor_of(fraction)); });
 }
 
@@ -64,10 +64,10 @@ void brightness(const Planes& p, double fraction, CounterRng&) {
 }
 
 void sharpness(const Planes& p, double fraction, CounterRng&) {
-  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane());
+  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane_size());
   for (int64_t c = 0; c < p.channels; ++c) {
-    const uint8_t* in = before.data() + c * p.plane();
-    uint8_t* out = p.pixels + c * p.plane();
+    const uint8_t* in = before.data() + c * p.plane_size();
+    uint8_t* out = p.pixels + c * p.plane_size();
     for (int64_t y = 1; y + 1 < p.height; ++y) {
       for (int64_t x = 1; x + 1 < p.width; ++x) {
         const int64_t at = y * p.width + x;
@@ -106,12 +106,12 @@ void invert(const Planes& p, double, CounterRng&) {
 
 void auto_contrast(const Planes& p, double, CounterRng&) {
   for (int64_t c = 0; c < p.channels; ++c) {
-    uint8_t* plane = p.pixels + c * p.plane();
-    const auto [min, max] = std::minmax_element(plane, plane + p.plane());
+    uint8_t* plane = p.pixels + c * p.plane_size();
+    const auto [min, max] = std::minmax_element(plane, plane + p.plane_size());
     if (*max <= *min) continue;
     const float scale = 255.0f / static_cast<float>(*max - *min);
     const float offset = -static_cast<float>(*min) * scale;
-    std::transform(plane, plane + p.plane(), plane, [&](uint8_t byte) {
+    std::transform(plane, plane + p.plane_size(), plane, [&](uint8_t byte) {
       return cut(std::clamp(static_cast<float>(byte) * scale + offset, 0.0f, 255.0f));
     });
   }
@@ -119,11 +119,11 @@ void auto_contrast(const Planes& p, double, CounterRng&) {
 
 void equalize(const Planes& p, double, CounterRng&) {
   for (int64_t c = 0; c < p.channels; ++c) {
-    uint8_t* plane = p.pixels + c * p.plane();
+    uint8_t* plane = p.pixels + c * p.plane_size();
     std::array<int64_t, 256> count{};
-    for (int64_t i = 0; i < p.plane(); ++i) ++count[plane[i]];
+    for (int64_t i = 0; i < p.plane_size(); ++i) ++count[plane[i]];
     const auto last = std::find_if(count.rbegin(), count.rend(), [](int64_t n) { return n > 0; });
-    const int64_t step = (p.plane() - *last) / 255;
+    const int64_t step = (p.plane_size() - *last) / 255;
     if (step == 0) continue;
     std::array<uint8_t, 256> becomes{};
     int64_t below = 0;
@@ -131,7 +131,8 @@ void equalize(const Planes& p, double, CounterRng&) {
       below += count[value - 1];
       becomes[value] = static_cast<uint8_t>(std::min<int64_t>(255, (below + step / 2) / step));
     }
-    std::transform(plane, plane + p.plane(), plane, [&](uint8_t byte) { return becomes[byte]; });
+    std::transform(plane, plane + p.plane_size(), plane,
+                   [&](uint8_t byte) { return becomes[byte]; });
   }
 }
 
@@ -141,7 +142,7 @@ struct Affine {
 };
 
 void move_pixels(const Planes& p, const Affine& from) {
-  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane());
+  const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane_size());
   for (int64_t y = 0; y < p.height; ++y) {
     for (int64_t x = 0; x < p.width; ++x) {
       const auto fx = static_cast<float>(x), fy = static_cast<float>(y);
@@ -149,15 +150,16 @@ void move_pixels(const Planes& p, const Affine& from) {
       const auto in_y = static_cast<int64_t>(std::round(from.d * fx + from.e * fy + from.f));
       const bool inside = in_x >= 0 && in_x < p.width && in_y >= 0 && in_y < p.height;
       for (int64_t c = 0; c < p.channels; ++c) {
-        p.pixels[c * p.plane() + y * p.width + x] =
-            inside ? before[static_cast<size_t>(c * p.plane() + in_y * p.width + in_x)] : kNothing;
+        p.pixels[c * p.plane_size() + y * p.width + x] =
+            inside ? before[static_cast<size_t>(c * p.plane_size() + in_y * p.width + in_x)]
+                   : kNothing;
       }
     }
   }
 }
 
 double signed_by(CounterRng& rng, double value) {
-  return rng.below(2) == 1 ? -value : value;
+  return rng.randint(2) == 1 ? -value : value;
 }
 
 /// Shears or translates by one number of the map.
@@ -179,13 +181,13 @@ void rotate(const Planes& p, double fraction, CounterRng& rng) {
 
 void cutout(const Planes& p, double fraction, CounterRng& rng) {
   const auto half = static_cast<int64_t>(fraction * 40);
-  const auto row = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.height)));
-  const auto column = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.width)));
+  const auto row = static_cast<int64_t>(rng.randint(static_cast<uint64_t>(p.height)));
+  const auto column = static_cast<int64_t>(rng.randint(static_cast<uint64_t>(p.width)));
   const int64_t top = std::max<int64_t>(0, row - half), left = std::max<int64_t>(0, column - half);
   const int64_t bottom = std::min(p.height, row + half), right = std::min(p.width, column + half);
   for (int64_t c = 0; c < p.channels; ++c) {
     for (int64_t y = top; y < bottom; ++y) {
-      uint8_t* line = p.pixels + c * p.plane() + y * p.width;
+      uint8_t* line = p.pixels + c * p.plane_size() + y * p.width;
       std::fill(line + left, line + std::max(left, right), kNothing);
     }
   }
@@ -217,7 +219,7 @@ constexpr Change kChanges[] = {
 
 }  // namespace
 
-const std::vector<std::string_view>& rand_augment_changes() {
+const std::vector<std::string_view>& rand_augment_ops() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> list;
     for (const Change& change : kChanges) list.push_back(change.name);
@@ -226,19 +228,19 @@ const std::vector<std::string_view>& rand_augment_changes() {
   return names;
 }
 
-void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
-                         const Planes& image) {
+void apply_rand_augment_op(std::string_view name, double magnitude, CounterRng& rng,
+                           const Planes& image) {
   for (const Change& change : kChanges) {
     if (change.name == name) return change.apply(image, magnitude / kFullMagnitude, rng);
   }
-  const auto& names = rand_augment_changes();
+  const auto& names = rand_augment_ops();
   fail_usage("rand_augment has no change '{}'; {}", name,
              did_you_mean(name, std::vector<std::string>(names.begin(), names.end())));
 }
 
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const Change& change = kChanges[rng.below(std::size(kChanges))];
+    const Change& change = kChanges[rng.randint(std::size(kChanges))];
     change.apply(image, config.magnitude / kFullMagnitude, rng);
   }
 }

@@ -211,7 +211,7 @@ int64_t count_shards(const ShardFile& file, int64_t limit) {
   return range ? std::min(range->last - range->first, limit) + 1 : 1;
 }
 
-std::vector<ShardFile> expanded(const ShardFile& file) {
+std::vector<ShardFile> substitute_groups(const ShardFile& file) {
   const auto range = range_in(file.name);
   if (!range) return {file};
   std::vector<ShardFile> files;
@@ -288,7 +288,7 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
     if (described.sha256.empty()) {
       const TarIndex tar = index_tar(path);
       const std::string why = tar.problems.empty() ? "no file in it" : tar.problems.back().text;
-      if (tar.members.empty() || tar.cut) return fmt::format("{}: {}", path.string(), why);
+      if (tar.members.empty() || tar.is_truncated) return fmt::format("{}: {}", path.string(), why);
       const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
         return is_image(split_name(member.name).extension);
       });

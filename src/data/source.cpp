@@ -128,7 +128,7 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
 std::shared_ptr<const Dataset> open_stored(DatasetSpec spec, const std::string& split) {
   const DatasetFormat& format = format_of(spec);
   fs::path folder;
-  if (!format.generated) {
+  if (!format.is_generated) {
     folder = find_folder(spec, split);
     const bool fetched = format.fetch && !spec.urls.empty();
     if (folder.empty() && !fetched) fail_missing(spec, split);
@@ -223,11 +223,11 @@ DatasetSource::Request DatasetSource::request(std::string_view split) const {
   return {all && validation() == 0.0 ? "train" : std::string(split), validation()};
 }
 
-int64_t DatasetSource::class_count() const {
-  if (spec_.rotate) return spec_.rotate->joint ? 2 * base_->class_count() : 2;
+int64_t DatasetSource::num_classes() const {
+  if (spec_.rotate) return spec_.rotate->joint ? 2 * base_->num_classes() : 2;
   if (spec_.mosaic) return static_cast<int64_t>(spec_.mosaic->deciding.size());
   if (!spec_.keep_classes.empty()) return static_cast<int64_t>(spec_.keep_classes.size());
-  if (base_) return base_->class_count();
+  if (base_) return base_->num_classes();
   return static_cast<int64_t>(described_info(spec_, "train").classes.size());
 }
 
@@ -306,10 +306,10 @@ bool DatasetSource::has_metadata(std::string_view split) const {
   return base().num_images.contains(request(split).stored());
 }
 
-std::string DatasetSource::missing(std::string_view split) const {
+std::string DatasetSource::missing_path(std::string_view split) const {
   std::string stored = request(split).stored(), of;
   for (const DatasetSpec& spec : files()) {
-    if (!spec.generated() && find_folder(spec, stored).empty()) {
+    if (!spec.is_generated() && find_folder(spec, stored).empty()) {
       const auto part = first_missing(spec, stored);
       return part ? text_of(*part) + of + " is" : "its files are";
     }
@@ -321,7 +321,7 @@ std::string DatasetSource::missing(std::string_view split) const {
 
 std::vector<FileVerification> DatasetSource::verify() const {
   std::vector<DatasetSpec> specs = files();
-  std::erase_if(specs, [](const DatasetSpec& one) { return one.generated(); });
+  std::erase_if(specs, [](const DatasetSpec& one) { return one.is_generated(); });
   if (specs.empty()) {
     fail_usage("dataset '{}' is generated when it is opened: it has no files", base().name);
   }
@@ -347,14 +347,15 @@ std::vector<FileVerification> DatasetSource::verify() const {
 
 DatasetSpec DatasetSource::fetched() const {
   const std::vector<DatasetSpec> specs = files();
-  const auto absent = std::ranges::find_if(
-      specs, [](const DatasetSpec& one) { return !one.generated() && find_folder(one).empty(); });
+  const auto absent = std::ranges::find_if(specs, [](const DatasetSpec& one) {
+    return !one.is_generated() && find_folder(one).empty();
+  });
   return absent == specs.end() ? specs.front() : *absent;
 }
 
 std::string DatasetSource::where() const {
   const DatasetSpec spec = fetched();
-  if (spec.generated()) return "generated when opened";
+  if (spec.is_generated()) return "generated when opened";
   if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
   if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);
   return fmt::format("not here; place or link it at {}", search_folders(spec).front().string());
@@ -371,7 +372,7 @@ std::vector<std::string> dataset_splits(std::string_view name) {
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   const DatasetSource source(name);
-  const std::string missing = source.missing(split);
+  const std::string missing = source.missing_path(split);
   if (missing.empty() || !source.has_metadata(split)) return source.open(split);
   if (absent_.emplace(name).second) {
     log_warning("dataset '{}': {} not here; the plan uses the description{}", name, missing,
@@ -386,7 +387,7 @@ void check_outside_images(const fs::path& out, const std::string& data) {
     for (const std::string& split : on_disk_splits(spec)) {
       const fs::path folder = find_folder(spec, split);
       if (folder.empty()) continue;
-      for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
+      for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
         const fs::path images = folder / part.path;
         if (!part.is_folder || !lies_in(out, images)) continue;
         fail_usage(

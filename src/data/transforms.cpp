@@ -58,7 +58,7 @@ Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height
   const int64_t lowest = std::min<int64_t>(highest, std::llrint(std::sqrt(min_area / aspect)));
   Rectangle part;
   part.height =
-      lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
+      lowest + static_cast<int64_t>(rng.randint(static_cast<uint64_t>(highest - lowest + 1)));
   part.width = width_at(part.height);
   const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
   if (area_of_part() < min_area) part.width = width_at(++part.height);  // Undoes rounding.
@@ -71,7 +71,7 @@ Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height
 /// Returns a random start for a part of an image that is `longer` pixels longer. Like TensorFlow it
 /// excludes the last start.
 int64_t random_place(int64_t longer, CounterRng& rng) {
-  return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
+  return longer == 0 ? 0 : static_cast<int64_t>(rng.randint(static_cast<uint64_t>(longer)));
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ std::string config_problem(const CropConfig& config) {
   return config.min_aspect > config.max_aspect ? "min_aspect is above max_aspect" : "";
 }
 
-Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng) {
+Rectangle random_crop(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng) {
   for (int i = 0; i < kPartTries; ++i) {
     const double aspect =
         config.min_aspect + rng.uniform() * (config.max_aspect - config.min_aspect);
@@ -204,7 +204,7 @@ void ImageTransform::operator()(uint8_t* in, CounterRng& rng, uint8_t* out) cons
 template <class Value>
 void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values,
                                Value* out) const {
-  bool mirrored = augment_.flip && rng.below(2) == 1;
+  bool mirrored = augment_.flip && rng.randint(2) == 1;
   if (augment_.rand_augment) {
     if (std::exchange(mirrored, false)) flip(in);
     rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
@@ -217,8 +217,8 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
   int64_t dy = 0, dx = 0;
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
-    dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
-    dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    dy = static_cast<int64_t>(rng.randint(choices)) - augment_.shift;
+    dx = static_cast<int64_t>(rng.randint(choices)) - augment_.shift;
   }
   // Columns [first, last) of the output show the image, the others the fill value.
   const int64_t first = std::max<int64_t>(0, dx), last = std::min(width_, width_ + dx);

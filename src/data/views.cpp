@@ -47,7 +47,7 @@ class View final : public Dataset {
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     base_->oriented_image(at(index), upright, out);
   }
-  Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+  Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
     return base_->decode(at(index), choose, options, bitmap);
   }
@@ -166,7 +166,7 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));
   info.classes = keep_classes;
-  info.endless = false;
+  info.is_endless = false;
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < base->size(); ++i) {
     const std::optional<int64_t> label = known_label(*base, i);
@@ -183,7 +183,7 @@ std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base,
          base->info().name);
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));
-  info.endless = false;
+  info.is_endless = false;
   return std::make_shared<View>(std::move(info), std::move(base), 0, count);
 }
 
@@ -198,7 +198,7 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
                                                const std::vector<std::string>& outputs,
                                                std::string_view suggestion) {
   const DatasetInfo& own = data->info();
-  if (outputs.empty() || own.classes.empty() || !own.classes_named || own.classes == outputs) {
+  if (outputs.empty() || own.classes.empty() || !own.has_class_names || own.classes == outputs) {
     return data;
   }
   constexpr int64_t kTwice = -1;
@@ -230,7 +230,7 @@ int64_t training_count(int64_t count, double validation) {
 
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class) {
-  if (all->endless()) {
+  if (all->is_endless()) {
     fail_usage("dataset '{}': endless data have no validation split; leave 'validation' out",
                all->info().name);
   }
@@ -252,7 +252,7 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
 std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, int64_t count,
                                            uint64_t seed) {
   DatasetInfo info = base->info();
-  if (std::exchange(info.endless, false)) {
+  if (std::exchange(info.is_endless, false)) {
     return std::make_shared<View>(std::move(info), std::move(base), stream_begin(seed), count);
   }
   int64_t known = 0;  // Images of corrupt shards have lost their labels.

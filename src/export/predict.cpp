@@ -195,9 +195,9 @@ std::vector<ImageRouting> routings_of(const RoutingRecord& record, int64_t image
   const at::Tensor experts = numbers(row_experts(routing));
   const at::Tensor gates = routing.gate.to(at::kCPU, at::kDouble).contiguous();
   const auto* const bound = bounds.const_data_ptr<int64_t>();
-  const int64_t tokens = routing.tokens() / images;
+  const int64_t tokens = routing.num_tokens() / images;
   std::vector<ImageRouting> all;
-  for (int64_t t = 0; t < routing.tokens(); ++t) {
+  for (int64_t t = 0; t < routing.num_tokens(); ++t) {
     if (t % tokens == 0) all.push_back({.block = record.block});
     ImageRouting& image = all.back();
     image.experts.emplace_back();
@@ -229,13 +229,13 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
 }
 
 void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
-  if (!spec.images) {
+  if (!spec.has_images) {
     fail_usage(
         "the network's inputs are not images; give --input FILE.safetensors, with a float32 tensor "
         "'images' of shape [batch, {}], and --output",
         fmt::join(model.input_shape(), ", "));
   }
-  if (model.classes() == 0) {
+  if (model.num_classes() == 0) {
     fail_usage("the network has no head, so there are no classes; give --input and --output");
   }
   if (classification_losses().find(loss) == nullptr) {
@@ -272,15 +272,16 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   do {  // Runs once even without an image, for the outputs' shapes.
     const int64_t size = std::min(batch, count - begin);
     model.set_first_sample_index(begin);
-    add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
+    add_batch(model, images_BCHW.narrow(0, begin, size), options.with_routing, parts);
     begin += size;
   } while (begin < count);
   model.set_first_sample_index(0);
   std::map<std::string, at::Tensor> outputs;
   for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
-  if (model.members() > 1 && model.classes() > 0) {
+  if (model.num_members() > 1 && model.num_classes() > 0) {
     const std::string loss = options.loss.empty() ? "ensemble_softmax" : options.loss;
-    outputs["log_mean_prob"] = log_mean_probabilities(loss, outputs.at("logits"), model.members());
+    outputs["log_mean_prob"] =
+        log_mean_probabilities(loss, outputs.at("logits"), model.num_members());
   }
   return outputs;
 }
@@ -315,7 +316,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
                     const PredictImagesOptions& given,
                     const std::function<bool(const ImagePrediction&)>& take) {
   PredictImagesOptions options = given;
-  if (options.loss.empty()) options.loss = model.members() > 1 ? "ensemble_softmax" : "softmax";
+  if (options.loss.empty()) options.loss = model.num_members() > 1 ? "ensemble_softmax" : "softmax";
   check_predicts_classes(model, spec, options.loss);
   const std::shared_ptr<const Dataset> data = inputs_of(spec, files);
   const c10::InferenceMode inference;

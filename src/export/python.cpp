@@ -144,9 +144,9 @@ std::string card(const Model& model, const ExportInfo& info, bool is_int8) {
   const auto row = [&](const std::string& name, const std::string& value) {
     rows += fmt::format("| {} | {} |\n", name, value);
   };
-  row("parameters", fmt::to_string(model.parameter_count()));
+  row("parameters", fmt::to_string(model.num_parameters()));
   row("FLOPs of an image", fmt::format("{:.4g}", model.flops_per_image()));
-  row("classes", fmt::to_string(model.classes()));
+  row("classes", fmt::to_string(model.num_classes()));
   for (const MoEBlock& block : model.moe_blocks()) {
     row(fmt::format("experts of block {}", block.block),
         fmt::format("{} of {}", block.layer->kept().size(), block.layer->options().num_experts));

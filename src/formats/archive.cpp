@@ -93,7 +93,7 @@ class Unpacking {
   std::vector<std::string> run() {
     archive_entry* entry = nullptr;
     for (int64_t count = 0; next(&entry); ++count) {
-      if (count == limits_.entries) fail("{}: more than {} entries", path_.string(), count);
+      if (count == limits_.max_entries) fail("{}: more than {} entries", path_.string(), count);
       const fs::path place = safe_place(path_, entry);
       if (archive_entry_filetype(entry) == AE_IFDIR) {
         make_folders(folder_ / place);
@@ -135,8 +135,8 @@ class Unpacking {
              last_reason(open_.get()));
       }
       written_ += count;
-      if (written_ > limits_.bytes) {
-        fail("{}: more than {} bytes unpacked", path_.string(), limits_.bytes);
+      if (written_ > limits_.max_bytes) {
+        fail("{}: more than {} bytes unpacked", path_.string(), limits_.max_bytes);
       }
       write_all(fd.get(), std::span(block).first(static_cast<size_t>(count)), target);
     }
@@ -249,7 +249,7 @@ class TarIndexing {
   }
   void cut(std::string text, std::string member = "") {
     note(std::move(member), std::move(text));
-    index_.cut = true;
+    index_.is_truncated = true;
   }
 
   const fs::path& path_;

@@ -27,7 +27,7 @@ struct FormatDecoder {
   /// Fills `rgb` with what decode() gives within `part`, which becomes the part that `rgb` holds:
   /// as high, and as wide or wider. Returns false where only decode() can read the file, e.g. one
   /// that is damaged anywhere.
-  virtual bool decode_part(int64_t, Rectangle&, std::vector<uint8_t>&) { return false; }
+  virtual bool decode_crop(int64_t, Rectangle&, std::vector<uint8_t>&) { return false; }
 };
 
 // Each reads the header of `bytes`, which must outlive the decoder.
@@ -37,8 +37,8 @@ namespace jpeg {
 /// file that is truncated is an Error (failure); one that lacks nothing but its end marker is read
 /// with a warning.
 std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes);
-/// FormatDecoder::decode_part() of a file of a single scan without inks.
-bool decode_part(std::span<const uint8_t> bytes, int64_t denominator, Rectangle& part,
+/// FormatDecoder::decode_crop() of a file of a single scan without inks.
+bool decode_crop(std::span<const uint8_t> bytes, int64_t denominator, Rectangle& part,
                  std::vector<uint8_t>& rgb);
 }  // namespace jpeg
 namespace png {

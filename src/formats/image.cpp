@@ -146,7 +146,7 @@ int64_t ImageDecoder::decode(int64_t max_reduction, std::vector<uint8_t>& rgb) {
   return d;
 }
 
-Rectangle ImageDecoder::decode_part(const Rectangle& part, int64_t max_reduction,
+Rectangle ImageDecoder::decode_crop(const Rectangle& part, int64_t max_reduction,
                                     std::vector<uint8_t>& rgb, Rectangle& held) {
   const int64_t d = reduction(max_reduction);
   held = {0, 0, (height() + d - 1) / d, (width() + d - 1) / d};
@@ -157,7 +157,7 @@ Rectangle ImageDecoder::decode_part(const Rectangle& part, int64_t max_reduction
   const bool whole = inside.height == held.height && inside.width == held.width;
   const bool exists = std::min({inside.top, inside.left, inside.height - 1, inside.width - 1}) >= 0;
   Rectangle wider = inside;
-  if (whole || !exists || orientation_ != 1 || !decoder_->decode_part(d, wider, rgb)) {
+  if (whole || !exists || orientation_ != 1 || !decoder_->decode_crop(d, wider, rgb)) {
     decode(d, rgb);
     return inside;
   }

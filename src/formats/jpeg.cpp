@@ -108,9 +108,9 @@ class Decoder final : public FormatDecoder {
     }
   }
 
-  bool decode_part(int64_t denominator, Rectangle& part, std::vector<uint8_t>& rgb) override {
+  bool decode_crop(int64_t denominator, Rectangle& part, std::vector<uint8_t>& rgb) override {
     warning.clear();
-    return jpeg::decode_part(bytes_, denominator, part, rgb);
+    return jpeg::decode_crop(bytes_, denominator, part, rgb);
   }
 
  private:

@@ -77,7 +77,7 @@ bool read(Reader& reader, std::span<const uint8_t> file, int64_t denominator, Re
 
 }  // namespace
 
-bool decode_part(std::span<const uint8_t> bytes, int64_t denominator, Rectangle& part,
+bool decode_crop(std::span<const uint8_t> bytes, int64_t denominator, Rectangle& part,
                  std::vector<uint8_t>& rgb) {
   Reader reader;
   return read(reader, bytes, denominator, part, rgb);

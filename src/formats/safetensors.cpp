@@ -2,6 +2,7 @@
 #include "moesaic/formats/safetensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

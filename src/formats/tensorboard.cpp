@@ -112,15 +112,15 @@ EventWriter::~EventWriter() {
   }
 }
 
-void EventWriter::scalar(std::string_view tag, double value, int64_t step, double wall_time) {
+void EventWriter::add_scalar(std::string_view tag, double value, int64_t step, double wall_time) {
   std::string field;
   put_key(field, kValueSimpleValue, Wire::fixed32);
   put_little_endian(field, std::bit_cast<uint32_t>(static_cast<float>(value)));
   append_value(tag, field, step, wall_time);
 }
 
-void EventWriter::histogram(std::string_view tag, std::span<const double> values, int64_t step,
-                            double wall_time) {
+void EventWriter::add_histogram(std::string_view tag, std::span<const double> values, int64_t step,
+                                double wall_time) {
   // Those of a value in the middle of each bucket, weighted by what it holds.
   double total = 0.0, sum = 0.0, sum_squares = 0.0;
   std::string limits, buckets;

@@ -160,7 +160,7 @@ class Archive {
 
 }  // namespace
 
-uint64_t verified_zip(const fs::path& path) {
+uint64_t verify_zip(const fs::path& path) {
   const MappedFile file(path);
   const std::string where = path.string();
   if (!is_zip(file.bytes())) fail("{}: not a zip archive", where);

@@ -22,7 +22,7 @@ bool is_expert_parameter(const std::string& parameter) {
 
 void Model::initialise_from(const Model& source, const TensorMap& values, bool new_head,
                             const std::string& from) {
-  if (new_head && source.classes() != classes()) replace_head(*this, source.classes());
+  if (new_head && source.num_classes() != num_classes()) replace_head(*this, source.num_classes());
   load_state(*this, values, from, setting_paths().kept_experts);
 }
 
@@ -51,7 +51,7 @@ double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& ro
          (router + rows * block.layer->experts->flops_per_row() + replacement_flops(block.layer));
 }
 
-int64_t Model::parameter_count() const {
+int64_t Model::num_parameters() const {
   int64_t count = 0;
   for (const auto& parameter : parameters()) count += parameter.numel();
   return count;

@@ -46,7 +46,7 @@ Value filled(const Value& config, int depth) {
 Family e3_family() {
   auto family = family_of<VMoE, VMoEConfig>(
       "ensemble of V-MoEs in one network, with experts of its own for each member (E3)");
-  family.listed = false;
+  family.is_listed = false;
   return family;
 }
 

@@ -13,9 +13,9 @@
 
 namespace moesaic::nn {
 
-std::shared_ptr<const ProcessGroup> BatchShard::parts() const {
+std::shared_ptr<const ProcessGroup> BatchShard::process_group() const {
   if (!processes || !is_sharded) return nullptr;
-  const ProcessGroup& group = is_expert_parallel ? processes->replicas() : processes->world();
+  const ProcessGroup& group = is_expert_parallel ? processes->replica_group() : processes->world();
   return group.size() == 1 ? nullptr : std::shared_ptr<const ProcessGroup>(processes, &group);
 }
 
@@ -70,7 +70,7 @@ at::Tensor dropout(const at::Tensor& x, double rate, const at::Generator& random
                    const BatchShard& shard) {
   if (rate <= 0.0 || !random.defined()) return x;
   const double keep = 1.0 - rate;
-  const auto parts = shard.parts();
+  const auto parts = shard.process_group();
   const int64_t rank = parts ? parts->rank() : 0;
   if (x.is_cpu()) return x * factors_of_rows(x, keep, next_seed(random), rank * x.size(0));
   const at::Generator own =

@@ -31,7 +31,7 @@ Counts values_of(const at::Tensor& integers) {
 /// Returns the row offsets of the experts; on the meta device those of a uniform load.
 Counts row_offsets(const Routing& routing) {
   if (!routing.offsets.is_meta()) return values_of(routing.offsets);
-  const int64_t experts = routing.experts();
+  const int64_t experts = routing.num_experts();
   Counts offsets;
   for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.max_rows() * e / experts);
   return offsets;
@@ -129,7 +129,7 @@ void Experts::check_shards(int64_t processes) const {
 }
 
 void Experts::shard(const std::shared_ptr<const ProcessMesh>& processes) {
-  const ProcessGroup& group = processes->experts();
+  const ProcessGroup& group = processes->expert_group();
   check_shards(group.size());
   if (group.size() == 1) return;
   std::vector<int64_t> slots(static_cast<size_t>(count() / group.size()));
@@ -139,7 +139,7 @@ void Experts::shard(const std::shared_ptr<const ProcessMesh>& processes) {
 }
 
 void Experts::unshard() {
-  if (mesh_) gather(std::exchange(mesh_, nullptr)->experts());
+  if (mesh_) gather(std::exchange(mesh_, nullptr)->expert_group());
 }
 
 bool Experts::need_whole_batch() const {
@@ -185,11 +185,11 @@ at::Tensor rows_of_experts(const Routing& routing) {
 
 /// Returns the rows that each process of the group of experts sends to each expert, [K, E].
 at::Tensor rows_by_sender(const Routing& all, const BatchShard& shard) {
-  const ProcessGroup& group = shard.processes->experts();
-  const int64_t experts = all.experts(), senders = group.size();
+  const ProcessGroup& group = shard.processes->expert_group();
+  const int64_t experts = all.num_experts(), senders = group.size();
   if (!shard.is_sharded) return rows_of_experts(all).expand({senders, -1});
   const at::Tensor expert = row_experts(all);
-  const int64_t tokens = all.tokens() / shard.processes->size();
+  const int64_t tokens = all.num_tokens() / shard.processes->size();
   const int64_t first = shard.processes->rank() - group.rank();
   const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
   const at::Tensor used = expert.lt(experts) & sender.ge(0) & sender.lt(senders);
@@ -257,7 +257,8 @@ std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
 /// All processes of the group compute their experts on the tokens of all of them.
 ExpertsOutput forward_all_gather(Experts& experts, const at::Tensor& x_Td, const Routing& all,
                                  const BatchShard& shard, const at::Generator& random) {
-  const std::shared_ptr<const ProcessGroup> group(shard.processes, &shard.processes->experts());
+  const std::shared_ptr<const ProcessGroup> group(shard.processes,
+                                                  &shard.processes->expert_group());
   const int64_t tokens = x_Td.size(0), members = group->size();
   const std::vector<int64_t> equal(static_cast<size_t>(members), tokens);
   Routing routing = all;
@@ -277,8 +278,9 @@ ExpertsOutput forward_all_gather(Experts& experts, const at::Tensor& x_Td, const
 /// Rows of x go to the processes of the group that have their experts, and their outputs come back.
 ExpertsOutput forward_all_to_all(Experts& experts, const at::Tensor& x, const RoutingRecord& record,
                                  const BatchShard& shard, const at::Generator& random) {
-  const Routing own = record.own(record.routing);
-  const std::shared_ptr<const ProcessGroup> group(shard.processes, &shard.processes->experts());
+  const Routing own = record.local_rows(record.routing);
+  const std::shared_ptr<const ProcessGroup> group(shard.processes,
+                                                  &shard.processes->expert_group());
   const int64_t each = experts.count();
   const bool values = !x.is_meta();
   // Where a record is of this process alone, the others do not know its rows.
@@ -318,8 +320,9 @@ ExpertsOutput forward_all_to_all(Experts& experts, const at::Tensor& x, const Ro
 
 ExpertsOutput Experts::run(const at::Tensor& x, const RoutingRecord& record,
                            const at::Generator& random) {
-  if (!mesh_) return forward(x, record.own(record.routing), random);
-  const BatchShard shard{mesh_, record.is_local || record.parts, /*is_expert_parallel=*/true};
+  if (!mesh_) return forward(x, record.local_rows(record.routing), random);
+  const BatchShard shard{mesh_, record.is_local || record.process_group,
+                         /*is_expert_parallel=*/true};
   set_batch_shard(*this, shard);
   return need_whole_batch() ? forward_all_gather(*this, x, record.routing, shard, random)
                             : forward_all_to_all(*this, x, record, shard, random);

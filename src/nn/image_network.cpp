@@ -78,7 +78,7 @@ at::Tensor sync_batch_norm(const at::Tensor& given,
   return y.to(given.scalar_type());
 }
 
-ConvolutionImpl::ConvolutionImpl(Maps& maps, ConvolutionOptions options,
+ConvolutionImpl::ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions options,
                                  const at::Generator& generator)
     : options_(options) {
   const int64_t inputs = maps.channels / options.groups, kernel = options.kernel;
@@ -108,14 +108,15 @@ at::Tensor ConvolutionImpl::forward(const at::Tensor& x_BCHW) const {
                     /*dilation=*/1, options_.groups);
 }
 
-ConvNormImpl::ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator) {
+ConvNormImpl::ConvNormImpl(FeatureMapShape& maps, ConvolutionOptions options,
+                           const at::Generator& generator) {
   conv = register_module("conv", Convolution(maps, options, generator));
   norm = register_module("norm", BatchNorm2d(options.outputs));
 }
 
 at::Tensor ConvNormImpl::forward(const at::Tensor& x_BCHW) {
   const at::Tensor y = conv->forward(x_BCHW);
-  if (!norm->is_training() || y.numel() != y.size(1) || norm->batch_shard().parts())
+  if (!norm->is_training() || y.numel() != y.size(1) || norm->batch_shard().process_group())
     return norm->forward(y);
   return at::batch_norm(y, norm->weight, norm->bias, norm->running_mean, norm->running_var,
                         /*training=*/false, /*momentum=*/0.0, norm->options.eps(),
@@ -128,14 +129,15 @@ int64_t scaled_channels(int64_t usual, const ImageNetworkOptions& options) {
   return std::max<int64_t>(1, std::llround(static_cast<double>(usual) * options.width));
 }
 
-ConvNorm conv_norm(Maps& maps, const ConvolutionOptions& options, const at::Generator& generator) {
+ConvNorm conv_norm(FeatureMapShape& maps, const ConvolutionOptions& options,
+                   const at::Generator& generator) {
   return ConvNorm(maps, options, generator);
 }
 
 class SmallCnn final : public ImageNetwork {
  public:
   SmallCnn(const ImageNetworkOptions& options, const at::Generator& generator) {
-    Maps maps{options.channels, options.side};
+    FeatureMapShape maps{options.channels, options.side};
     const auto convolution = [&](int64_t filters) {
       const int64_t outputs = scaled_channels(filters, options);
       Convolution layer(maps, ConvolutionOptions{.outputs = outputs, .bias = true}, generator);
@@ -160,12 +162,12 @@ class SmallCnn final : public ImageNetwork {
 /// An inverted residual: 1x1 to more channels, 3x3 per channel, 1x1 to few; a shortcut if stride 1.
 class InvertedResidualImpl : public torch::nn::Module {
  public:
-  InvertedResidualImpl(Maps& maps, int64_t expansion, int64_t outputs, int64_t stride,
+  InvertedResidualImpl(FeatureMapShape& maps, int64_t expansion, int64_t outputs, int64_t stride,
                        const at::Generator& generator)
       : stride_(stride) {
     const int64_t wide = expansion * maps.channels;
-    Maps beside{maps.channels, maps.side};
-    const auto layer = [&](Maps& from, const ConvolutionOptions& options) {
+    FeatureMapShape beside{maps.channels, maps.side};
+    const auto layer = [&](FeatureMapShape& from, const ConvolutionOptions& options) {
       return conv_norm(from, options, generator);
     };
     expand_ = register_module("expand", layer(maps, {.outputs = wide, .kernel = 1}));
@@ -200,7 +202,7 @@ constexpr InvertedStage kInvertedStages[] = {{1, 16, 1, 1}, {6, 24, 2, 1}, {6, 3
 class MobileNetV2 final : public ImageNetwork {
  public:
   MobileNetV2(const ImageNetworkOptions& options, const at::Generator& generator) {
-    Maps maps{options.channels, options.side};
+    FeatureMapShape maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
     stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(32)}, generator));
     for (const InvertedStage& stage : kInvertedStages) {
@@ -228,8 +230,9 @@ class MobileNetV2 final : public ImageNetwork {
 /// Two 3x3 convolutions beside a shortcut.
 class ResidualBlockImpl : public torch::nn::Module {
  public:
-  ResidualBlockImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
-    Maps beside{maps.channels, maps.side};
+  ResidualBlockImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
+                    const at::Generator& generator) {
+    FeatureMapShape beside{maps.channels, maps.side};
     first_ = register_module("first",
                              conv_norm(maps, {.outputs = outputs, .stride = stride}, generator));
     second_ = register_module("second", conv_norm(maps, {.outputs = outputs}, generator));
@@ -253,7 +256,7 @@ TORCH_MODULE(ResidualBlock);
 class ResNet18 final : public ImageNetwork {
  public:
   ResNet18(const ImageNetworkOptions& options, const at::Generator& generator) {
-    Maps maps{options.channels, options.side};
+    FeatureMapShape maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
     stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(64)}, generator));
     for (const int64_t usual : {64, 128, 256, 512}) {
@@ -314,7 +317,7 @@ namespace {
 
 constexpr int64_t kGroups = 3, kStemChannels = 16;
 
-Convolution make_convolution(Maps& maps, int64_t outputs, int64_t kernel, int64_t stride,
+Convolution make_convolution(FeatureMapShape& maps, int64_t outputs, int64_t kernel, int64_t stride,
                              const at::Generator& generator) {
   const int64_t fans = (maps.channels + outputs) * kernel * kernel;
   Convolution made(
@@ -331,7 +334,8 @@ Convolution make_convolution(Maps& maps, int64_t outputs, int64_t kernel, int64_
 /// Batch normalisation, ReLU and a 3x3 convolution.
 class NormConvImpl : public torch::nn::Module {
  public:
-  NormConvImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
+  NormConvImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
+               const at::Generator& generator) {
     norm_ = register_module("norm", BatchNorm2d(wide_norm(maps.channels)));
     conv_ = register_module("conv", make_convolution(maps, outputs, 3, stride, generator));
   }
@@ -349,8 +353,9 @@ TORCH_MODULE(NormConv);
 class WideBlockImpl : public torch::nn::Module {
  public:
   /// With stride 0 the block keeps its input's shape and adds the input itself.
-  WideBlockImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
-    Maps beside{maps.channels, maps.side};
+  WideBlockImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
+                const at::Generator& generator) {
+    FeatureMapShape beside{maps.channels, maps.side};
     first_ =
         register_module("first", NormConv(maps, outputs, std::max<int64_t>(1, stride), generator));
     second_ = register_module("second", NormConv(maps, outputs, 1, generator));
@@ -386,7 +391,7 @@ WideResNetImpl::WideResNetImpl(const WideResNetOptions& options, const at::Gener
   stem_ = register_module("stem", make_convolution(maps_, kStemChannels, 3, 1, generator));
   for (int64_t g = 0; g < kGroups; ++g) {
     const int64_t channels = options.channels_of(g), stride = g == 0 ? 1 : 2;
-    if (g + 1 == kGroups && !options.last_group) {
+    if (g + 1 == kGroups && !options.has_last_group) {
       groups_->push_back(NormConv(maps_, channels, stride, generator));
       break;
     }

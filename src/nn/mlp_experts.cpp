@@ -35,15 +35,15 @@ def int8_mm(self, x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
 
 ExpertsScript int8_script(const MlpExpertsOptions& options, const ExpertWeights& rounded) {
   std::string second = "b2";
-  for (int64_t from = 0; from < options.hidden; from += kInt8Piece) {
+  for (int64_t from = 0; from < options.hidden; from += kInt8BlockSize) {
     const std::string piece =
-        fmt::format("{}:{}", from, std::min(from + kInt8Piece, options.hidden));
+        fmt::format("{}:{}", from, std::min(from + kInt8BlockSize, options.hidden));
     second += fmt::format(" + self.int8_mm(hidden[:, {0}], w2[{0}], w2_scale)", piece);
   }
   const std::string lines =
       fmt::format("hidden = b1 + self.int8_mm(x, w1, w1_scale)\n        hidden = {}",
                   script::text_of(options.activation));
-  const std::string loop = script::one_by_one(
+  const std::string loop = script::expert_loop_source(
       rounded.w2.size(2), {"w1", "w1_scale", "b1", "w2", "w2_scale", "b2"}, lines, second);
   return {.source = loop + fmt::format(kInt8, static_cast<int>(at::kChar)),
           .tensors = {{"w1", rounded.w1},
@@ -166,11 +166,11 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {
-  if (is_int8_) return int8_script(options_, round_experts({w1, b1, w2, b2}));
+  if (is_int8_) return int8_script(options_, round_experts_to_bfloat16({w1, b1, w2, b2}));
   const std::string activation = script::text_of(options_.activation);
-  const std::string loop =
-      script::one_by_one(outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
-                         fmt::format("torch.addmm(b2, {}, w2)", activation));
+  const std::string loop = script::expert_loop_source(
+      num_outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
+      fmt::format("torch.addmm(b2, {}, w2)", activation));
   return {.source = loop + fmt::format(kAllAtOnce, activation),
           .mlp = options_.activation,
           .bfloat16 = options_.bfloat16};

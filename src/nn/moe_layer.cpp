@@ -90,7 +90,7 @@ Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
-  const at::Tensor weights_TE = combine_weights(record.own(router->route_to_all(record)));
+  const at::Tensor weights_TE = combine_weights(record.local_rows(router->route_to_all(record)));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
   const at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
@@ -100,7 +100,7 @@ at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
 void MoELayerImpl::add_replacement_outputs() {
   check_can_replace(options().rule);
   replacement_outputs = register_parameter(
-      "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->outputs()},
+      "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->num_outputs()},
                                router->weight.options().requires_grad(false)));
 }
 

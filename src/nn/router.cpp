@@ -163,10 +163,10 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
 
 }  // namespace
 
-Routing RoutingRecord::own(const Routing& of_all) const {
-  if (!parts) return of_all;
-  const int64_t count = of_all.tokens() / parts->size();
-  return routing_of_tokens(of_all, parts->rank() * count, count);
+Routing RoutingRecord::local_rows(const Routing& of_all) const {
+  if (!process_group) return of_all;
+  const int64_t count = of_all.num_tokens() / process_group->size();
+  return routing_of_tokens(of_all, process_group->rank() * count, count);
 }
 
 double RouterOptions::noise_scale() const {
@@ -252,13 +252,13 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
                                   bool whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
-  const auto parts = batch_shard().parts();
+  const auto parts = batch_shard().process_group();
   const int64_t group = group_size(options_.rule);
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
   record.is_local = parts && !whole_batch && is_training() && whole_groups;
-  if (!record.is_local) record.parts = parts;
-  if (record.parts) record.logits_TE = all_gather_rows(record.logits_TE, parts);
+  if (!record.is_local) record.process_group = parts;
+  if (record.process_group) record.logits_TE = all_gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;

@@ -32,32 +32,33 @@ void check_device(const std::string& device) {
   }
   if (!torch::cuda::is_available())
     fail_usage("device cuda: no GPU that LibTorch can use; use cpu");
-  cuda_parts_off();
+  disabled_cuda_features();
 }
 
-const std::vector<std::string>& cuda_parts() {
+const std::vector<std::string>& cuda_features() {
   static const std::vector<std::string> parts = {"route_token_choice", "route_expert_choice",
                                                  "dispatch",           "grouped_mlp",
                                                  kGroupedMm,           "combine"};
   return parts;
 }
 
-std::vector<std::string> cuda_parts_off() {
+std::vector<std::string> disabled_cuda_features() {
   const char* const asked = std::getenv("MOESAIC_CUDA_OFF");
   std::vector<std::string> parts;
   std::istringstream list(asked == nullptr ? "" : asked);
   for (std::string part; std::getline(list, part, ',');) {
-    if (std::ranges::find(cuda_parts(), part) == cuda_parts().end()) {
-      fail_usage("MOESAIC_CUDA_OFF: unknown part '{}'; {}", part, did_you_mean(part, cuda_parts()));
+    if (std::ranges::find(cuda_features(), part) == cuda_features().end()) {
+      fail_usage("MOESAIC_CUDA_OFF: unknown part '{}'; {}", part,
+                 did_you_mean(part, cuda_features()));
     }
     parts.push_back(part);
   }
   return parts;
 }
 
-bool cuda_off(std::string_view part) {
+bool is_cuda_feature_disabled(std::string_view part) {
   return std::getenv("MOESAIC_CUDA_OFF") != nullptr &&
-         std::ranges::count(cuda_parts_off(), part) > 0;
+         std::ranges::count(disabled_cuda_features(), part) > 0;
 }
 
 }  // namespace moesaic

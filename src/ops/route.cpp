@@ -119,8 +119,8 @@ Tensor places_in_queues(const Tensor& choice_Tk, const Tensor& gate_Tk, int64_t 
 /// Throws where logits on the CPU are invalid for a token.
 void check_tokens(const char* op, const Tensor& bad_T, const char* problem) {
   if (!bad_T.is_cpu() || !bad_T.any().item<bool>()) return;
-  throw Diverged(fmt::format("{}: the logits of token {} are {}", op,
-                             bad_T.nonzero()[0].item<int64_t>(), problem));
+  throw DivergedError(fmt::format("{}: the logits of token {} are {}", op,
+                                  bad_T.nonzero()[0].item<int64_t>(), problem));
 }
 
 }  // namespace
@@ -219,7 +219,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
 /// -infinity.
 void check_scores(const Tensor& top) {
   if (!top.is_cpu() || top.isfinite().all().item<bool>()) return;
-  throw Diverged(
+  throw DivergedError(
       "route_expert_choice: logits are NaN, infinite, or all -infinity in a group or token");
 }
 

@@ -48,14 +48,14 @@ Routing first_rows(const Routing& routing, int64_t rows) {
 
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) {
   if (routing.token.is_meta()) {
-    Routing part = first_rows(routing, routing.max_rows() * count / routing.tokens());
+    Routing part = first_rows(routing, routing.max_rows() * count / routing.num_tokens());
     part.token_offsets = routing.token_offsets.narrow(0, first, count + 1);
     part.choice = routing.choice.narrow(0, first, count);
     return part;
   }
   const at::Tensor row = at::arange(routing.max_rows(), routing.offsets.options());
   const at::Tensor taken = routing.token.ge(first) & routing.token.lt(first + count) &
-                           row.lt(routing.offsets[routing.experts()]);
+                           row.lt(routing.offsets[routing.num_experts()]);
   const at::Tensor rows = taken.nonzero().squeeze(1);
   // Rows that are taken before each row of the whole, which is that row's new place.
   const at::Tensor before =
@@ -74,9 +74,9 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) 
 
 Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count) {
   if (routing.token.is_meta()) {
-    Routing part = first_rows(routing, routing.max_rows() * count / routing.experts());
+    Routing part = first_rows(routing, routing.max_rows() * count / routing.num_experts());
     part.offsets = routing.offsets.narrow(0, first, count + 1);
-    part.choice = at::empty({routing.tokens(), 0}, routing.choice.options());
+    part.choice = at::empty({routing.num_tokens(), 0}, routing.choice.options());
     return part;
   }
   const at::Tensor offsets = routing.offsets.narrow(0, first, count + 1);
@@ -84,7 +84,7 @@ Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count)
   const int64_t begin = ends[0].item<int64_t>(), rows = ends[count].item<int64_t>() - begin;
   const at::Tensor entry = at::arange(routing.max_rows(), routing.offsets.options());
   const at::Tensor taken = routing.token_row.ge(begin) & routing.token_row.lt(begin + rows) &
-                           entry.lt(routing.token_offsets[routing.tokens()]);
+                           entry.lt(routing.token_offsets[routing.num_tokens()]);
   const at::Tensor before =
       at::cat({at::zeros({1}, routing.offsets.options()), taken.cumsum(0, at::kInt)});
   Routing part;
@@ -93,17 +93,17 @@ Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count)
   part.gate = routing.gate.narrow(0, begin, rows);
   part.token_offsets = before.index_select(0, routing.token_offsets.to(at::kLong));
   part.token_row = routing.token_row.masked_select(taken) - static_cast<int32_t>(begin);
-  part.choice = at::empty({routing.tokens(), 0}, routing.choice.options());
+  part.choice = at::empty({routing.num_tokens(), 0}, routing.choice.options());
   return part;
 }
 
 at::Tensor combine_weights(const Routing& routing) {
   // Unused rows go to an extra column, so that their number need not be known on the host.
   const at::Tensor weights =
-      at::zeros({routing.tokens(), routing.experts() + 1}, routing.gate.options());
+      at::zeros({routing.num_tokens(), routing.num_experts() + 1}, routing.gate.options());
   const at::Tensor token = routing.token.to(at::kLong);
   return weights.index_put({token, row_experts(routing)}, routing.gate)
-      .narrow(1, 0, routing.experts());
+      .narrow(1, 0, routing.num_experts());
 }
 
 Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& slots,
@@ -116,7 +116,7 @@ Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& sl
   const at::Tensor slot_E = index_on(routing.token.device(), slots);
   const auto by_slot = [&](const Routing& of_all) {
     const at::Tensor weights_TE = combine_weights(of_all);
-    return weights_TE.new_zeros({routing.tokens(), experts}).index_add(1, slot_E, weights_TE);
+    return weights_TE.new_zeros({routing.num_tokens(), experts}).index_add(1, slot_E, weights_TE);
   };
   Routing counted = routing;  // A gate may be 0.
   counted.gate = at::ones_like(routing.gate);

@@ -24,7 +24,7 @@ at::Tensor fractions_of(const at::Tensor& counts, int64_t dim) {
 
 at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
   constexpr const char* kOp = "dispatch_counts";
-  ops::check_shape(kOp, "cluster", cluster_T, {routing.tokens()});
+  ops::check_shape(kOp, "cluster", cluster_T, {routing.num_tokens()});
   if (cluster_T.scalar_type() != at::kLong) {
     fail("{}: cluster must be int64, found {}", kOp, c10::toString(cluster_T.scalar_type()));
   }
@@ -33,9 +33,9 @@ at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, 
       (cluster_T.min().item<int64_t>() < 0 || cluster_T.max().item<int64_t>() >= clusters)) {
     fail("{}: cluster must be between 0 and {}", kOp, clusters - 1);
   }
-  const int64_t columns = routing.experts() + 1;
+  const int64_t columns = routing.num_experts() + 1;
   const at::Tensor counts = at::zeros({clusters * columns}, cluster_T.options());
-  if (routing.tokens() == 0) return counts.view({clusters, columns}).narrow(1, 0, columns - 1);
+  if (routing.num_tokens() == 0) return counts.view({clusters, columns}).narrow(1, 0, columns - 1);
   const at::Tensor cluster = cluster_T.index_select(0, routing.token);
   const at::Tensor cell = cluster * columns + row_experts(routing);
   return counts.index_add(0, cell, at::ones_like(cell))

@@ -67,13 +67,13 @@ void find_rendezvous(const Environment& environment, const Names& names, Launch&
   launch.port = port ? static_cast<uint16_t>(number_in("MASTER_PORT", *port, 1, 65535)) : kPort;
   if (address) {
     launch.address = *address;
-  } else if (local_size && *local_size == std::to_string(launch.size)) {
+  } else if (local_size && *local_size == std::to_string(launch.world_size)) {
     launch.address = "127.0.0.1";
   } else if (hosts) {
     launch.address = first_host(*hosts);
   } else {
     fail_usage("environment: {} is {} and MASTER_ADDR is not set; set it to the host of process 0",
-               names.size, launch.size);
+               names.size, launch.world_size);
   }
 }
 
@@ -92,15 +92,16 @@ Launch numbers_in(const Environment& environment, const Names& names) {
   constexpr int64_t kMax = 65536;  // Far above what a store and its sockets can serve.
   const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
   Launch launch;
-  launch.size =
+  launch.world_size =
       number_in(names.size, size ? *size : required(environment, names.size, names.rank), 1, kMax);
   launch.rank = number_in(names.rank, rank ? *rank : required(environment, names.rank, names.size),
-                          0, launch.size - 1);
+                          0, launch.world_size - 1);
   const std::optional<std::string> local = environment(names.local_rank);
   launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
   const std::string local_size = environment(names.local_size).value_or("");  // SLURM's: "4(x2)".
-  std::from_chars(local_size.data(), local_size.data() + local_size.size(), launch.local_size);
-  launch.local_size = std::clamp<int64_t>(launch.local_size, 1, launch.size);
+  std::from_chars(local_size.data(), local_size.data() + local_size.size(),
+                  launch.local_world_size);
+  launch.local_world_size = std::clamp<int64_t>(launch.local_world_size, 1, launch.world_size);
   return launch;
 }
 

@@ -73,9 +73,9 @@ std::vector<std::string> unpacked(const Bytes& bytes) {
 ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
     : store_(std::move(store)),
       publisher_(store_->clone()),
-      exchange_(store_->clone(), launch.rank, launch.size),  // Another thread waits in it.
+      exchange_(store_->clone(), launch.rank, launch.world_size),  // Another thread waits in it.
       rank_(launch.rank),
-      size_(launch.size),
+      size_(launch.world_size),
       serves_store_(launch.rank == 0 && !launch.has_external_store) {
   store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
   publish(/*all=*/false);

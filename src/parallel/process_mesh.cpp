@@ -166,7 +166,7 @@ void check_descriptors(const Launch& launch, const ParallelConfig& config) {
   std::error_code error;
   const fs::directory_iterator open("/proc/self/fd", error);
   if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  const int64_t size = launch.size, experts = config.experts;
+  const int64_t size = launch.world_size, experts = config.experts;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
   const int64_t clients = kClients * (launch.has_external_store ? 1 : size + 1);
   const int64_t needed = std::distance(begin(open), end(open)) + groups + clients + kOfARun;
@@ -182,7 +182,8 @@ Store open_store(const Launch& launch, std::chrono::seconds timeout) {
   options.isServer = launch.rank == 0 && !launch.has_external_store;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer && (launch.local_size == launch.size || is_loopback_host(launch.address))) {
+  if (options.isServer &&
+      (launch.local_world_size == launch.world_size || is_loopback_host(launch.address))) {
     options.masterListenFd = listen_on_loopback(launch.address, launch.port);
   }
   try {
@@ -215,11 +216,11 @@ Store open_store(const Launch& launch, std::chrono::seconds timeout) {
 /// other in vain.
 void check_same_mesh(const Store& store, const Launch& launch, const ParallelConfig& config) {
   const std::string own = fmt::format("{} with parallel.experts={}",
-                                      count_text(launch.size, "process"), config.experts);
-  const std::vector<std::string> all =
-      StoreAllGather(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank,
-                     launch.size)(own, std::chrono::seconds(config.init_timeout),
-                                  [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
+                                      count_text(launch.world_size, "process"), config.experts);
+  const std::vector<std::string> all = StoreAllGather(
+      c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank, launch.world_size)(
+      own, std::chrono::seconds(config.init_timeout),
+      [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     // The others read the same, and process 0 says it.
@@ -259,16 +260,17 @@ bool is_rank_zero_reachable(const Launch& launch) noexcept {
 
 std::shared_ptr<const ProcessMesh> ProcessMesh::connect(const Launch& launch,
                                                         const ParallelConfig& config, bool cuda) {
-  replicas_of(config, launch.size);
+  replicas_of(config, launch.world_size);
   if (cuda) choose_gpu(launch);
   raise_descriptor_limit();
   check_descriptors(launch, config);
   const auto store = open_store(launch, std::chrono::seconds(config.init_timeout));
   const std::shared_ptr<ProcessMesh> processes = from_store(store, launch, config, cuda);
-  take_warnings([monitor = std::weak_ptr<Monitor>(processes->monitor_)](std::string_view text) {
-    const std::shared_ptr<Monitor> alive = monitor.lock();
-    alive ? alive->warn(text) : write_log_line(LogLevel::warning, text);
-  });
+  set_warning_handler(
+      [monitor = std::weak_ptr<Monitor>(processes->monitor_)](std::string_view text) {
+        const std::shared_ptr<Monitor> alive = monitor.lock();
+        alive ? alive->warn(text) : write_log_line(LogLevel::warning, text);
+      });
   processes->takes_warnings_ = true;
   return processes;
 }
@@ -279,7 +281,7 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-  const int64_t rank = launch.rank, size = launch.size;
+  const int64_t rank = launch.rank, size = launch.world_size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   const Rendezvous rendezvous{store,
                               rank,
@@ -309,7 +311,7 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
   return processes;
 } catch (const c10::Error& error) {
   if (names_open_files(error.what_without_backtrace())) throw;
-  const int64_t size = launch.size;
+  const int64_t size = launch.world_size;
   const std::string missing = missing_from(store, size);
   if (missing.empty()) {
     fail("some of {} failed at the start: {}", count_text(size, "process"),
@@ -334,7 +336,7 @@ std::shared_ptr<const ProcessMesh> ProcessMesh::make_fake(int64_t size,
 }
 
 ProcessMesh::~ProcessMesh() {
-  if (takes_warnings_) take_warnings({});
+  if (takes_warnings_) set_warning_handler({});
 }
 
 void ProcessMesh::barrier() const {
@@ -353,8 +355,8 @@ void ProcessMesh::barrier() const {
   }
 }
 
-std::vector<std::string> ProcessMesh::exchange(const std::string& text,
-                                               std::chrono::seconds timeout) const {
+std::vector<std::string> ProcessMesh::all_gather_text(const std::string& text,
+                                                      std::chrono::seconds timeout) const {
   return monitor_->exchange(text, timeout);
 }
 
@@ -362,13 +364,13 @@ void ProcessMesh::progress() const noexcept {
   monitor_->progress();
 }
 
-double ProcessMesh::from_rank_zero(double value) const {
+double ProcessMesh::broadcast_from_rank_zero(double value) const {
   const at::Tensor sent = at::full({1}, value, at::kDouble);
   world_->broadcast(sent, 0, Traffic::other);
   return sent.item<double>();
 }
 
-int64_t ProcessMesh::max(int64_t value) const {
+int64_t ProcessMesh::all_reduce_max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
   world_->all_reduce(largest, Traffic::other, /*largest=*/true);
   return largest.item<int64_t>();

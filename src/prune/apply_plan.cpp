@@ -28,7 +28,7 @@ std::string default_replacement(const Model& model) {
 }
 
 std::string replacement_problem(const Model& model, const std::string& replace) {
-  const bool can_reroute = model.members() == 1 && !model.setting_paths().pruned.empty();
+  const bool can_reroute = model.num_members() == 1 && !model.setting_paths().pruned.empty();
   const bool can_merge = !model.setting_paths().merged_into.empty();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
@@ -39,7 +39,7 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
       return fmt::format("networks of the family '{}' cannot {}; choose the replacement {}'{}'",
                          model.config().at("name").get<std::string>(),
                          replace == kMerge ? "merge experts" : "reroute tokens",
-                         model.members() > 1 ? fmt::format("'{}' or ", kReplaceByMean) : "",
+                         model.num_members() > 1 ? fmt::format("'{}' or ", kReplaceByMean) : "",
                          kReplaceByNothing);
     }
     if (replace != kReroute && is_rerouted) {
@@ -97,7 +97,7 @@ void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
   }
   at::Tensor means_Eo;
   if (replace == kReplaceByMean) {
-    means_Eo = at::empty({layer->options().num_experts, layer->experts->outputs()}, at::kMeta);
+    means_Eo = at::empty({layer->options().num_experts, layer->experts->num_outputs()}, at::kMeta);
   }
   layer->keep_experts(ids, means_Eo);
 }

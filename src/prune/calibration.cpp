@@ -44,8 +44,8 @@ void check_source(const fs::path& path, const CalibrationSource& found,
         path.string());
   }
   for (const auto& [name, value] : wanted) {
-    if (name == kRecordedOf || value_in(found, name) == value) continue;
-    const std::string shown = name == "network" ? kRecordedOf : name;
+    if (name == kCalibratedCheckpointKey || value_in(found, name) == value) continue;
+    const std::string shown = name == "network" ? kCalibratedCheckpointKey : name;
     fail_usage(
         "{}: recorded with another {}: {}, not {}; record it again: prune with "
         "--save-calibration NEW.safetensors in place of --calibration",
@@ -60,8 +60,9 @@ CalibrationSource network_source(const Checkpoint& checkpoint) {
   const std::string hash = sha256_hex(std::as_bytes(std::span(network))).substr(0, 16);
   const Json step = checkpoint.state.is_object() ? checkpoint.state.value("step", Json()) : Json();
   const std::string at = step.is_null() ? "" : fmt::format("step {}, ", step.dump());
-  return {{kRecordedOf, fmt::format("{} ({}{})", checkpoint.folder.string(), at, hash)},
-          {"network", hash}};
+  return {
+      {kCalibratedCheckpointKey, fmt::format("{} ({}{})", checkpoint.folder.string(), at, hash)},
+      {"network", hash}};
 }
 
 void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source) {
@@ -109,7 +110,7 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
     const std::string prefix = fmt::format("{}.", block.block);
     LayerUse& layer = use[block.block] = empty_use(experts);
     layer.outputs_Eo = layer.gated_Eo =
-        at::empty({experts, block.layer->experts->outputs()}, at::kDouble);
+        at::empty({experts, block.layer->experts->num_outputs()}, at::kDouble);
     layer.tokens = tensor_of(prefix + "tokens", {1}, at::kLong, true).item<int64_t>();
     for_each_statistic(layer, [&](const std::string& name, at::Tensor& tensor) {
       const bool counts = name == "selections" || name == "sums.0.0";

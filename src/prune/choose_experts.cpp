@@ -130,7 +130,7 @@ int64_t parameters_of_expert(const MoEBlock& block) {
 class NetworkChoice {
  public:
   NetworkChoice(const Model& model, const KeepSpec& keep, const std::vector<MoEBlock>& blocks)
-      : parameters_(model.parameter_count()) {
+      : parameters_(model.num_parameters()) {
     for (const MoEBlock& block : blocks) {
       if (keep.rule_of(block.block) == nullptr) continue;
       experts_ += block.layer->options().num_experts;
@@ -261,8 +261,8 @@ CountRange count_range(const Model& model, const KeepSpec& keep) {
   for (const MoEBlock& block : model.moe_blocks()) {
     if (keep.rule_of(block.block) == nullptr) continue;
     for (const RankedGroup& group : groups_of(block)) {
-      range.least = together ? range.least + group.least() : std::max(range.least, group.least());
-      range.most = together ? range.most + group.size() : std::max(range.most, group.size());
+      range.min = together ? range.min + group.least() : std::max(range.min, group.least());
+      range.max = together ? range.max + group.size() : std::max(range.max, group.size());
     }
   }
   return range;

@@ -261,7 +261,7 @@ ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks())
             const RoutingRecord& record, const at::Tensor& inputs) {
           const torch::NoGradGuard no_grad;
           const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
-          use.tokens += record.routing.tokens();
+          use.tokens += record.routing.num_tokens();
           add_choices(record, ids_K, into, use);
           add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
         });
@@ -330,7 +330,7 @@ bool criterion_needs_images(const std::string& criterion) {
 
 bool criterion_is_by_subset(const std::string& criterion) {
   return std::ranges::any_of(criteria(), [&](const Criterion& other) {
-    return other.name == criterion && other.by_subset;
+    return other.name == criterion && other.selects_subset;
   });
 }
 
@@ -343,7 +343,7 @@ std::vector<double> expert_scores(const std::string& criterion, const ScoreInput
   if (found.needs_images && input.use == nullptr) {
     fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);
   }
-  if (found.by_subset && !all_finite(input.use->products_EE)) {
+  if (found.selects_subset && !all_finite(input.use->products_EE)) {
     fail("block {}: criterion '{}': products of the experts' outputs are not finite", block,
          criterion);
   }

@@ -33,7 +33,7 @@ RowsPerToken capacity_rows_per_token(const Model& model) {
 
 Footprint footprint(const Model& model) {
   Footprint total;
-  total.parameters = model.parameter_count();
+  total.num_parameters = model.num_parameters();
   total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
   total.flops = model.flops_per_image(even_rows_per_token(model));
   total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));

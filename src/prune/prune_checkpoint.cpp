@@ -332,8 +332,9 @@ std::string relation_problem(const Model& finetuned, const Model& pretrained) {
   if (family(finetuned) != family(pretrained)) {
     return fmt::format("its family is '{}', not '{}'", family(pretrained), family(finetuned));
   }
-  if (finetuned.members() != pretrained.members()) {
-    return fmt::format("it has {} members, not {}", pretrained.members(), finetuned.members());
+  if (finetuned.num_members() != pretrained.num_members()) {
+    return fmt::format("it has {} members, not {}", pretrained.num_members(),
+                       finetuned.num_members());
   }
   const std::string problem = routing_problem(finetuned, pretrained);
   return problem.empty() ? shape_problem(finetuned, pretrained) : problem;
@@ -377,7 +378,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   PruneInput input{
       .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
   if (options.pretrained.empty()) return plan_pruning(input, prune);
-  const Checkpoint before = load_newest_checkpoint(options.pretrained, options.in_file());
+  const Checkpoint before = load_newest_checkpoint(options.pretrained, options.load_options());
   const std::shared_ptr<Model> before_shape = meta_model_of(before);
   if (before_shape->moe_blocks().empty()) {
     fail_usage(
@@ -401,7 +402,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_device(options.device);
   check_pretrained_is_given(options);
   if (!options.dry_run) check_new_folder(options.out, "prune");
-  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.load_options());
   check_outside_trained_images(options.out, checkpoint.config);
   const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   PruneCheckpointResult result;
@@ -444,8 +445,8 @@ std::string describe(const PruneCheckpointResult& result) {
                     fmt::format("{} of {}", layer.kept.size(), layer.experts), kept_text(layer));
   }
   const Footprint &before = result.before, &after = result.after;
-  text += change("parameters", static_cast<double>(before.parameters),
-                 static_cast<double>(after.parameters), 0);
+  text += change("parameters", static_cast<double>(before.num_parameters),
+                 static_cast<double>(after.num_parameters), 0);
   text += change("bytes", static_cast<double>(before.bytes), static_cast<double>(after.bytes), 0);
   text += change("MFLOPs", before.flops / 1e6, after.flops / 1e6, 2);
   text += "MFLOPs are for one image whose tokens spread evenly over the experts.\n";

@@ -42,7 +42,7 @@ ResultsFile read_results(const fs::path& given) {
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
-  as_stored([&] {
+  with_stored_errors([&] {
     file.rows = measured_rows(root);
     file.experiment =
         fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
@@ -194,7 +194,7 @@ std::vector<RowComparison> compare_results(const CompareOptions& options) {
       if (row.name != names[i] || reference == nullptr) continue;
       if (!options.metric.empty() && row.metric != options.metric) continue;
       if (auto comparison = compared(row, *reference)) {
-        const int64_t most = std::max(row.runs, reference->runs);
+        const int64_t most = std::max(row.num_runs, reference->num_runs);
         if (comparison->difference.n < most) {
           log_warning("{} of {}: {} of {} are compared, since the others share no seed", row.metric,
                       printable(row.name), comparison->difference.n, count_text(most, "run"));

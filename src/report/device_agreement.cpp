@@ -44,16 +44,16 @@ void turn_off(const std::vector<std::string>& parts) {
 /// Turns parts off until the case agrees.
 Agreement disable_failing_parts_of(const DeviceCase& item, at::Device device) {
   Agreement first = compare_devices(item, device);
-  const std::vector<std::string> before = cuda_parts_off();
+  const std::vector<std::string> before = disabled_cuda_features();
   std::vector<std::string> off = before, added;
-  for (const std::string& part : item.parts) {
+  for (const std::string& part : item.cuda_features) {
     if (first.agrees()) break;
     if (std::ranges::count(before, part) > 0) continue;
     off.push_back(part);
     added.push_back(part);
     turn_off(off);
     if (!compare_devices(item, device).agrees()) continue;
-    first.off = added;
+    first.disabled_features = added;
     return first;
   }
   turn_off(before);

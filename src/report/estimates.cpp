@@ -50,7 +50,7 @@ std::vector<ResultRow> rows_of(const std::vector<ResultRow>& rows, const std::st
 
 /// Adds to the estimate's row how it varies with the runs of the rows that it is made of.
 void add_spread(ResultRow& made, const std::vector<ResultRow>& used, const Estimate& estimate) {
-  if (!used.empty()) made.runs = used.back().runs;
+  if (!used.empty()) made.num_runs = used.back().num_runs;
   made.std = jackknife_std(used, made.measured, estimate);
 }
 

@@ -24,7 +24,8 @@ bool is_csv(const fs::path& file) {
   return file.extension() == ".csv";
 }
 
-MeasuredTable confusion_table(const Confusion& confusion, const std::vector<std::string>& classes) {
+MeasuredTable confusion_table(const ConfusionMatrix& confusion,
+                              const std::vector<std::string>& classes) {
   MeasuredTable table{classes, classes, {}};
   const auto count = static_cast<int64_t>(classes.size());
   for (int64_t label = 0; label < count; ++label) {
@@ -75,7 +76,8 @@ void check_confusion_classes(const DatasetInfo& data, const fs::path& file) {
   }
 }
 
-std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& classes) {
+std::string confusion_csv(const ConfusionMatrix& confusion,
+                          const std::vector<std::string>& classes) {
   std::vector<std::string> heading = {"true \\ predicted"};
   heading.insert(heading.end(), classes.begin(), classes.end());
   std::string text = csv_line(heading);
@@ -88,7 +90,7 @@ std::string confusion_csv(const Confusion& confusion, const std::vector<std::str
   return text;
 }
 
-Figure confusion_figure(const Confusion& confusion, const std::vector<std::string>& classes,
+Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
                         const std::string& title, const std::string& stem) {
   constexpr size_t kMaxNumbers = 25, kMaxLines = 60;
   const bool numbers = classes.size() <= kMaxNumbers, lines = classes.size() <= kMaxLines;
@@ -102,7 +104,7 @@ Figure confusion_figure(const Confusion& confusion, const std::vector<std::strin
   return panel_figure(stem, {panel}, grid_of(classes, numbers ? 48 : lines ? 18 : 8));
 }
 
-void write_confusion(const Confusion& confusion, const std::vector<std::string>& classes,
+void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
                      const std::string& title, const fs::path& file) {
   if (is_csv(file)) return write_atomic(file, confusion_csv(confusion, classes));
   draw_figure_file(file, confusion_figure(confusion, classes, title, file.stem().string()));
@@ -286,7 +288,8 @@ void check_new_mistakes(const fs::path& file) {
 }
 
 void check_shows_mistakes(const DatasetInfo& data) {
-  if (data.images && !data.classes.empty() && (data.channels == 1 || data.channels == 3)) return;
+  if (data.has_images && !data.classes.empty() && (data.channels == 1 || data.channels == 3))
+    return;
   fail_usage(
       "--mistakes: the inputs of '{}' are not images of classes, in grey or RGB; leave it out",
       data.name);

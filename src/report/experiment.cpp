@@ -235,7 +235,8 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   int64_t signal_of_all = complete ? 0 : options.stop->number();
   // Runs end on all processes together; what process 0 measures of the finished rows, on it alone.
   const bool together = !complete && rows.empty();
-  if (together && options.processes) signal_of_all = options.processes->max(signal_of_all);
+  if (together && options.processes)
+    signal_of_all = options.processes->all_reduce_max(signal_of_all);
   const int signal = static_cast<int>(signal_of_all);
   if (follows) return {.signal = signal};
   Report report = runs ? Report{} : report_of_samples(experiment, options);

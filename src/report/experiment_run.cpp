@@ -158,7 +158,7 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
   }
   const auto add_time = [&](std::string name, std::string label, int digits, bool optional) {
     own.metrics.push_back(amount_metric(std::move(name), std::move(label), digits));
-    own.metrics.back().optional = optional;
+    own.metrics.back().is_optional = optional;
   };
   std::erase_if(run.converged = snapshots.converged, no_number);
   for (const std::string& name : run.converged) {
@@ -167,8 +167,8 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
     const std::string until =
         "until " + metric.label.substr(0, metric.label.find(',')) + " converges";
     add_time(kConverged + name, (snapshots.by_epoch ? "epochs " : "steps ") + until, 1,
-             metric.optional);
-    add_time(kSecondsTo + name, "seconds " + until, 2, metric.optional);
+             metric.is_optional);
+    add_time(kSecondsTo + name, "seconds " + until, 2, metric.is_optional);
   }
   if (!run.converged.empty()) add_time(kUpdateSeconds, "seconds a step", 4, true);
 }
@@ -232,7 +232,7 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
   int64_t updates = 0, earlier = 0;
   for (const PhasePlan& plan : plans) {
     if (plan.steps > 0) earlier = std::exchange(updates, updates + plan.steps);
-    run.phases.emplace_back(plan.steps, plan.batch);
+    run.phases.emplace_back(plan.steps, plan.batch_size);
   }
   for (MeasuredRow& filled : run.result_rows) {
     filled.steps_before_last_phase = earlier;

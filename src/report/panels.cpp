@@ -135,7 +135,7 @@ Panel panel_of_nothing() {
 
 std::string range_commands(const Metric& metric) {
   return fmt::format("  within(y) = y < {0:.6g} ? {0:.6g} : y > {1:.6g} ? {1:.6g} : y\n",
-                     metric.least, metric.most);
+                     metric.min, metric.max);
 }
 
 std::string axis_label(const char* axis, const std::string& label) {

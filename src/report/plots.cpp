@@ -39,7 +39,7 @@ std::string with_spread(const std::optional<double>& value, const std::optional<
   if (!value) return "-\t-";
   const double half = std.value_or(0.0);
   for (const double end : {*value - half, *value + half}) {
-    ends.push_back(std::clamp(end, metric.least, metric.most));
+    ends.push_back(std::clamp(end, metric.min, metric.max));
   }
   return fmt::format("{:.4f}\t{:.4f}", *value, half);
 }
@@ -157,8 +157,8 @@ Panel number_panel(const PlotInput& input, Metric metric) {
   panel.plots.insert(panel.plots.end(), lines.begin(), lines.end());  // Over all bands.
   std::string range = padded_range(ends);
   if (log_y && !ends.empty()) {  // Bands end where a logarithm can show them.
-    metric.least = std::max(metric.least, *std::ranges::min_element(ends) / 2.0);
-    range = fmt::format("[{:.6g}:*]\n  set logscale y", metric.least);
+    metric.min = std::max(metric.min, *std::ranges::min_element(ends) / 2.0);
+    range = fmt::format("[{:.6g}:*]\n  set logscale y", metric.min);
   }
   panel.commands = fmt::format("  unset title\n{}{}  set yrange {}\n",
                                axis_label("y", metric.label), range_commands(metric), range);
@@ -423,9 +423,9 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
   Metric metric = metric_of(input.rows, fit.metric);
   if (fit.level) {
     metric = {.label = fmt::format("size at which {} reaches {}", metric.label, *fit.level),
-              .least = 0.0};
+              .min = 0.0};
   }
-  metric.least = std::max(metric.least, lowest);  // A logarithm has no 0.
+  metric.min = std::max(metric.min, lowest);  // A logarithm has no 0.
   Panel panel{fmt::format(
       "  set logscale xy\n  set grid xtics\n  set xtics ({})\n{}{}{}"
       "  set xrange [{:.6g}:{:.6g}]\n  set key left top Left reverse textcolor rgb ink\n",

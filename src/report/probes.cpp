@@ -73,7 +73,7 @@ Probe routing_probe(Metric metric, bool by_kind, std::string description,
               },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
-                const std::vector<LayerRouting>& layers = subject.on("train").routing;
+                const std::vector<LayerRouting>& layers = subject.evaluation("train").routing;
                 if (!layers.empty()) measure(subject, layers.back(), measurement);
               }};
 }
@@ -165,7 +165,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
           },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
-                measurement.numbers[name] = subject.on(split).metric(metric);
+                measurement.numbers[name] = subject.evaluation(split).metric(metric);
               }};
 }
 
@@ -178,7 +178,7 @@ Probe relative_error_probe() {
         const Dataset& data = subject.data("test");
         const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
         const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
-        return subject.on("test").metric("mse") / variance_K.mean().item<double>();
+        return subject.evaluation("test").metric("mse") / variance_K.mean().item<double>();
       },
       [](const DataSplits& data) { return !data.at("test")->info().targets.empty(); });
 }
@@ -190,7 +190,7 @@ Probe success_probe() {
       "indicator of a test accuracy of at least 90 %",
       amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0),
       [](ProbeSubject& subject) {
-        return subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
+        return subject.evaluation("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
       },
       [](const DataSplits& data) { return is_measured(*data.at("test"), "accuracy"); });
 }
@@ -227,14 +227,13 @@ Registry<Probe>& probes() {
                                 amount_metric("flops", "FLOPs an image", 0),
                                 [](ProbeSubject& subject) {
                                   return subject.model().flops_per_image(
-                                      subject.on("test").rows_per_token());
+                                      subject.evaluation("test").rows_per_token());
                                 })},
          {"load", load_probe()},
          {"parameters", number_probe("number of parameters that the network has",
                                      amount_metric("parameters", "parameters", 0),
                                      [](ProbeSubject& subject) {
-                                       return static_cast<double>(
-                                           subject.model().parameter_count());
+                                       return static_cast<double>(subject.model().num_parameters());
                                      })},
          {"relative_error", relative_error_probe()},
          {"steps",

@@ -53,12 +53,12 @@ struct Search {
     const std::shared_ptr<Model> model = pruned_model(checkpoint, *shape, plan);
     EvaluateOptions evaluate_options = options.evaluate;
     evaluate_options.on_progress = [this](int64_t, int64_t) {
-      if (options.progress) options.progress(result.evaluations, at_most);
+      if (options.progress) options.progress(result.num_evaluations, at_most);
       return true;
     };
     model->to(at::Device(options.device));
     const Evaluation evaluation = evaluate(*model, data, evaluate_options);
-    ++result.evaluations;
+    ++result.num_evaluations;
     return evaluation.metric("accuracy");
   }
 
@@ -67,8 +67,8 @@ struct Search {
   void add_point(const PrunePlan& plan, double accuracy) {
     const std::shared_ptr<Model> pruned = meta_copy(*shape);
     apply_plan(*pruned, plan);
-    const double parameters = static_cast<double>(pruned->parameter_count()) /
-                              static_cast<double>(shape->parameter_count());
+    const double parameters = static_cast<double>(pruned->num_parameters()) /
+                              static_cast<double>(shape->num_parameters());
     result.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
   }
 
@@ -104,7 +104,7 @@ struct Search {
 
   void bisect() {
     const CountRange range = count_range(*shape, keep);
-    int64_t bad = range.least - 1, good = range.most;
+    int64_t bad = range.min - 1, good = range.max;
     at_most = 2;
     for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most;
     while (good - bad > 1) {
@@ -191,7 +191,7 @@ std::string to_text(const PruneSearch& search) {
   }
   return fmt::format(
       "{}, {}: the smallest network at most {:g} points below the unpruned one\n\n{}",
-      search.method, count_text(search.evaluations, "evaluation"), 100.0 * search.max_drop,
+      search.method, count_text(search.num_evaluations, "evaluation"), 100.0 * search.max_drop,
       table.text());
 }
 

@@ -158,7 +158,7 @@ ConfigProblem config_problem(const PaperBound& bound) {
 
 std::string ResultRow::verdict() const {
   if (paper_bound) {
-    const std::optional<double> half = Moments{measured, std, runs}.half_interval();
+    const std::optional<double> half = Moments{measured, std, num_runs}.half_interval();
     if (!half) return "open";
     const auto [at_most, at_least] = *paper_bound;
     const double low = measured - *half, high = measured + *half;
@@ -177,7 +177,7 @@ ResultRow row_of_runs(const std::string& name, const std::string& metric, SeedVa
                 .metric = metric,
                 .measured = mean,
                 .std = std,
-                .runs = n,
+                .num_runs = n,
                 .values = std::move(values)};
   if (n == 1) return row;
   const auto [min, max] = std::ranges::minmax(numbers);
@@ -195,7 +195,7 @@ const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_vie
   return nullptr;
 }
 
-bool Results::have_paper_values() const {
+bool Results::has_paper_values() const {
   return std::any_of(rows.begin(), rows.end(),
                      [](const ResultRow& row) { return row.paper || row.paper_bound; });
 }
@@ -214,7 +214,7 @@ Json to_json(const Results& results) {
                     {"metric", row.metric},
                     {"measured", number(row.measured)},
                     {"std", number(row.std)},
-                    {"runs", row.runs},
+                    {"runs", row.num_runs},
                     {"min", number(row.min)},
                     {"median", number(row.median)},
                     {"max", number(row.max)},
@@ -241,9 +241,9 @@ std::vector<ResultRow> measured_rows(const Value& results) {
       continue;
     }
     row.measured = item.at("measured").as_double("measured");
-    row.runs = item.at("runs").as_int("runs");
-    if (!item.at("std").is_null() && row.runs > 1) {
-      const auto n = static_cast<double>(row.runs);
+    row.num_runs = item.at("runs").as_int("runs");
+    if (!item.at("std").is_null() && row.num_runs > 1) {
+      const auto n = static_cast<double>(row.num_runs);
       row.std = item.at("std").as_double("std") * std::sqrt(n / (n - 1.0));
     }
     rows.push_back(std::move(row));
@@ -256,13 +256,13 @@ TextTable results_table(const Results& results) {
                                   [](const ResultRow& row) { return row.median.has_value(); });
   std::vector<std::string> header = {"row", "metric", "n", "mean", "std"};
   if (spread) header.insert(header.end(), {"median", "min", "max"});
-  const bool paper = results.have_paper_values();
+  const bool paper = results.has_paper_values();
   if (paper) header.insert(header.end(), {"paper", "paper std", "verdict"});
   TextTable table(header, 2);
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
     const auto shown = [&](const std::optional<double>& value) { return cell(value, row.digits); };
-    std::vector<std::string> cells = {row.name, row.metric, std::to_string(row.runs),
+    std::vector<std::string> cells = {row.name, row.metric, std::to_string(row.num_runs),
                                       shown(row.measured), shown(row.std)};
     if (spread) cells.insert(cells.end(), {shown(row.median), shown(row.min), shown(row.max)});
     if (paper) {
@@ -280,7 +280,7 @@ std::string results_note(const Results& results) {
   if (any([](const ResultRow& row) { return row.std.has_value(); })) {
     text += " `std` is the standard deviation of a sample, divided by n - 1.";
   }
-  if (results.have_paper_values()) {
+  if (results.has_paper_values()) {
     text +=
         " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
         "has no value or no spread.";

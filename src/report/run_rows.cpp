@@ -235,7 +235,7 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
   for (const Metric& metric : metrics) {
     const bool known =
         metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
-    if (!known && !metric.optional)
+    if (!known && !metric.is_optional)
       return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "step"));
   }
   return "";
@@ -317,7 +317,7 @@ class DistributedRuns {
     for (size_t stage = 0; complete && stage < runs_.stages.size(); ++stage) {
       complete = make_missing(runs_.stages[stage]);
       wait();
-      if (processes() != nullptr) complete = processes()->max(complete ? 0 : 1) == 0;
+      if (processes() != nullptr) complete = processes()->all_reduce_max(complete ? 0 : 1) == 0;
     }
     share();
     return complete;

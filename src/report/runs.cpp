@@ -388,7 +388,7 @@ std::string plan_rows_of(const RunsConfig& config) {
     int64_t updates = 0;
     for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
     table.add({fmt::format("{}", fmt::join(row.names(), " + ")),
-               model->config().at("name").get<std::string>(), with_commas(model->parameter_count()),
+               model->config().at("name").get<std::string>(), with_commas(model->num_parameters()),
                std::to_string(run.phases.size()), with_commas(updates),
                std::to_string(row.num_runs)});
   }

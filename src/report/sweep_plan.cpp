@@ -138,7 +138,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     }
     costs.push_back(footprint(*shape));
   }
-  const Footprint& whole = *std::ranges::max_element(costs, {}, &Footprint::parameters);
+  const Footprint& whole = *std::ranges::max_element(costs, {}, &Footprint::num_parameters);
   TextTable table(
       {"experts", "parameters pruned, %", "paper", "FLOPs saved, %", "by capacity, %", "paper"});
   for (size_t i = 0; i < costs.size(); ++i) {
@@ -151,7 +151,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
           paper_number(config.paper, sweep_row(plan.sizes[i].name, criterion), metric);
       return number && number->value ? fmt::format("{}", *number->value) : "-";
     };
-    table.add({plan.sizes[i].text, saved(&Footprint::parameters), paper("parameters_pruned"),
+    table.add({plan.sizes[i].text, saved(&Footprint::num_parameters), paper("parameters_pruned"),
                saved(&Footprint::flops), saved(&Footprint::capacity_flops),
                paper("capacity_flops_saved")});
   }
@@ -252,8 +252,8 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
 const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows, or came later.
   const auto optional = [](const char* name, const char* label, double least = 0.0,
-                           double most = Metric().most) {
-    return Metric{.name = name, .label = label, .optional = true, .least = least, .most = most};
+                           double most = Metric().max) {
+    return Metric{.name = name, .label = label, .is_optional = true, .min = least, .max = most};
   };
   const auto percentage = [&](const char* name, const char* label, double least = 0.0) {
     return optional(name, label, least, 100.0);
@@ -273,9 +273,9 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       optional("images_per_second", "images a second"),
       optional("bytes", "bytes of weights"),
       percentage("parameters_pruned", "parameters pruned, %"),
-      percentage("flops_saved", "FLOPs saved, %", Metric().least),
-      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", Metric().least),
-      percentage("time_saved", "forward time saved, %", Metric().least)};
+      percentage("flops_saved", "FLOPs saved, %", Metric().min),
+      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", Metric().min),
+      percentage("time_saved", "forward time saved, %", Metric().min)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
@@ -299,7 +299,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
     plan.phases.push_back({phase.name, phase.data});
     for (const MeasuredRow& row : rows) {
       if (row.name != phase.name) continue;
-      plan.phases.back().images = test_images_of(row);
+      plan.phases.back().num_images = test_images_of(row);
     }
   }
   return plan;

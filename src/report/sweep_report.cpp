@@ -28,7 +28,7 @@ std::string percent(const Results& results, const std::string& row, const char* 
 
 int64_t runs_of(const Results& results) {
   int64_t most = 0;
-  for (const ResultRow& row : results.rows) most = std::max(most, row.runs);
+  for (const ResultRow& row : results.rows) most = std::max(most, row.num_runs);
   return most;
 }
 
@@ -40,7 +40,7 @@ std::string runs_sentence(const Results& results) {
 TextTable phase_table(const SweepPlan& plan, const Results& results) {
   TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
   for (const SweepPhase& phase : plan.phases) {
-    table.add({phase.name, phase.data, with_commas(phase.images),
+    table.add({phase.name, phase.data, with_commas(phase.num_images),
                percent(results, phase.name, "test_accuracy")});
   }
   return table;
@@ -203,8 +203,8 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
     text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
   }
   text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
-                      results.have_paper_values() ? "Values of the paper are beside ours."
-                                                  : "No paper has this task.",
+                      results.has_paper_values() ? "Values of the paper are beside ours."
+                                                 : "No paper has this task.",
                       results_note(results), results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
                       experiment.command());
@@ -354,7 +354,7 @@ Figure sweep_figure(const SweepPlan& plan, const Results& results) {
   for (const auto& [percent, sizes, place] : places) {
     tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
   }
-  const double span = results.rows.front().runs > 1 ? most_pruned : 0.0;  // Of error bars.
+  const double span = results.rows.front().num_runs > 1 ? most_pruned : 0.0;  // Of error bars.
   // The figure grows for the lines of choices under the axis and for those of the key above it.
   constexpr int kLine = 18, kRows = 3;
   const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);

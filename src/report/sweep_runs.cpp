@@ -72,11 +72,11 @@ Json folder_settings(const RunsConfig& config) {
 MeasuredTable accuracy_by_class(const std::vector<std::string>& classes, const Evaluation& pruned,
                                 const Evaluation& recovered) {
   MeasuredTable table{{"pruned", "recovered"}, classes, {}};
-  for (const Confusion* counts : {&pruned.confusion, &recovered.confusion}) {
+  for (const ConfusionMatrix* counts : {&pruned.confusion, &recovered.confusion}) {
     std::vector<double>& row = table.values.emplace_back();
     for (int64_t c = 0; c < static_cast<int64_t>(classes.size()); ++c) {
       row.push_back(100.0 * static_cast<double>(counts->count(c, c)) /
-                    static_cast<double>(std::max<int64_t>(1, counts->images(c))));
+                    static_cast<double>(std::max<int64_t>(1, counts->num_images(c))));
     }
   }
   return table;
@@ -111,7 +111,7 @@ class Sweep {
       log_info("{}: test accuracy {:.2f} % on {}", phase.name, found.metric("accuracy"),
                phase.data);
       made[phase.name].final.numbers = {{"test_accuracy", found.metric("accuracy")},
-                                        {kTestImages, static_cast<double>(found.images)}};
+                                        {kTestImages, static_cast<double>(found.num_images)}};
     }
     return made;
   }
@@ -139,7 +139,7 @@ class Sweep {
         test_data(*model, recovered, *config_.recover)->info().classes, before, after);
     if (index == 0) {  // Others have as many, but where scores say how many experts a layer keeps.
       numbers["bytes"] = static_cast<double>(weights_bytes(recovered));
-      numbers["parameters"] = static_cast<double>(model->parameter_count());
+      numbers["parameters"] = static_cast<double>(model->num_parameters());
     }
     log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.folder(),
              numbers.at("accuracy"), numbers.at("accuracy_recovered"));

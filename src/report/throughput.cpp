@@ -24,8 +24,8 @@ std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, in
                                       at::Device device) {
   Loader loader(std::move(dataset), {.batch_size = batch_size});
   std::vector<at::Tensor> batches;
-  while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
-    at::Tensor images = loader.next().images.to(device);
+  while (!loader.is_done() && static_cast<int64_t>(batches.size()) < kBatches) {
+    at::Tensor images = loader.next().inputs.to(device);
     // A smaller last batch would change the time of a round.
     if (batches.empty() || images.size(0) == batches.front().size(0)) batches.push_back(images);
   }

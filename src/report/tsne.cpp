@@ -26,7 +26,7 @@ namespace {
 at::Tensor experts_of_images(const ModelOutput& output, int64_t images) {
   if (output.routings.empty()) return {};
   const RoutingRecord& record = output.routings.back();
-  if (record.num_members > 1 || record.routing.tokens() != images) return {};
+  if (record.num_members > 1 || record.routing.num_tokens() != images) return {};
   const at::Tensor rows_of_image = record.routing.token_offsets.diff().to(at::kCPU, at::kLong);
   if (rows_of_image.max().item<int64_t>() > 1) return {};
   const at::Tensor row_expert = row_experts(record.routing).to(at::kCPU);
@@ -131,7 +131,8 @@ void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
   }
   if (places.empty()) return;
   const at::Tensor rows = at::tensor(places, at::kLong);
-  const at::Tensor& from = options_.of == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
+  const at::Tensor& from =
+      options_.features == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
   x_.push_back(
       from.reshape({images, -1}).index_select(0, rows.to(from.device())).to(at::kCPU, at::kFloat));
   label_.push_back(batch.labels_B.index_select(0, rows));
@@ -247,7 +248,7 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
   at::Tensor y = principal_components(x).to(at::kFloat);
   at::Tensor move = at::zeros_like(y), gain = at::ones_like(y);
   for (int64_t i = 0; i < options.num_iterations; ++i) {
-    const bool early = i < options.exaggerated;
+    const bool early = i < options.num_exaggerated_iterations;
     const at::Tensor grad = tsne_gradient(early ? exaggerated : p, y);
     gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
     move = (early ? 0.5 : 0.8) * move - rate * gain * grad;

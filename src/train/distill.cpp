@@ -102,9 +102,10 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
                locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
   };
   if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
-  if (teacher.shape->members() != model.members()) refuse("members");
+  if (teacher.shape->num_members() != model.num_members()) refuse("members");
   const bool named = !classes.empty() && !teacher.classes.empty();
-  if (teacher.shape->classes() != model.classes() || (named && teacher.classes != classes)) {
+  if (teacher.shape->num_classes() != model.num_classes() ||
+      (named && teacher.classes != classes)) {
     refuse("classes");
   }
   const bool same = teacher.mean == data.mean && teacher.std == data.std;

@@ -28,7 +28,7 @@ constexpr size_t kHashDigits = 16;
 
 /// Returns a hash of the pixels of some images, which have no files.
 std::string pixel_hash(const Dataset& data) {
-  if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
+  if (!data.has_images() || data.is_endless() || data.image_size() == 0) return "";
   constexpr int64_t kImages = 4;
   const int64_t step = std::max<int64_t>(1, (data.size() + kImages - 1) / kImages);
   std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
@@ -117,8 +117,8 @@ bool ExpertShards::has(const std::string& name) const {
 
 CheckpointShard ExpertShards::part(const CheckpointShard& all, const ProcessMesh& processes,
                                    bool optimizer_is_sharded) const {
-  const bool is_first_replica = processes.replicas().rank() == 0;
-  const int64_t place = processes.experts().rank();
+  const bool is_first_replica = processes.replica_group().rank() == 0;
+  const int64_t place = processes.expert_group().rank();
   CheckpointShard part;
   const auto add = [&](const TensorMap& from, TensorMap& to, bool others) {
     for (const auto& [name, tensor] : from) {
@@ -143,8 +143,8 @@ TensorMap ExpertShards::own(TensorMap tensors) const {
   });
   for (auto& [name, tensor] : tensors) {
     if (!starts_with_any(name, stacked_)) continue;
-    const int64_t rows = tensor.size(0) / processes_->experts().size();
-    tensor = tensor.narrow(0, processes_->experts().rank() * rows, rows);
+    const int64_t rows = tensor.size(0) / processes_->expert_group().size();
+    tensor = tensor.narrow(0, processes_->expert_group().rank() * rows, rows);
   }
   return tensors;
 }

@@ -60,7 +60,7 @@ struct Kinds {
   int64_t kinds = 0;
 
   at::Tensor count(const Routing& routing) const {
-    const int64_t tokens = routing.tokens() / std::max<int64_t>(1, numbers_B.size(0));
+    const int64_t tokens = routing.num_tokens() / std::max<int64_t>(1, numbers_B.size(0));
     const at::Tensor numbers_T = numbers_B.to(routing.token.device()).repeat_interleave(tokens);
     return dispatch_counts(routing, numbers_T, kinds).cpu();
   }
@@ -77,7 +77,7 @@ class RoutingCounts {
       layer.routing.block = record.block;
       layer.routing.num_experts = record.logits_TE.size(1);
       layer.routing.kept = record.kept;
-      layer.tokens += record.routing.tokens();
+      layer.tokens += record.routing.num_tokens();
       const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
       add_to(layer.rows, rows);
       if (classes.numbers_B.defined()) add_to(layer.by_class, classes.count(record.routing));
@@ -167,8 +167,8 @@ RowsPerToken Evaluation::rows_per_token() const {
   return rows;
 }
 
-bool run_over(Model& model, std::shared_ptr<const Dataset> dataset,
-              const EvaluateOptions& options) {
+bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
+                      const EvaluateOptions& options) {
   check_takes(model, dataset->info());
   if (options.processes) options.processes->set_activity("an evaluation");
   const EvaluationMode mode(model);
@@ -187,19 +187,19 @@ bool run_over(Model& model, std::shared_ptr<const Dataset> dataset,
            0;
   };
   bool should_continue = on_progress(0, {});
-  for (int64_t done = 0; should_continue && !loader.done();) {
+  for (int64_t done = 0; should_continue && !loader.is_done();) {
     Batch batch = loader.next();
     const int64_t count = std::min(options.batch_size, dataset->size() - done);
-    const bool is_sharded = batch.images.size(0) < count;
+    const bool is_sharded = batch.inputs.size(0) < count;
     nn::set_batch_shard(model, {options.processes, is_sharded});
-    const at::Tensor images = batch.images.to(model.device());
+    const at::Tensor images = batch.inputs.to(model.device());
     model.set_first_sample_index(done);
     const ModelOutput output = [&] {
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
     }();
     if (is_sharded) gather_targets(*options.processes, batch);
-    const at::Tensor groups_B = group_numbers(*dataset, done, count);
+    const at::Tensor groups_B = group_indices(*dataset, done, count);
     if (options.on_batch) {
       options.on_batch(
           {*dataset, done, images, batch.labels, batch.targets, groups_B, output, model});
@@ -207,7 +207,7 @@ bool run_over(Model& model, std::shared_ptr<const Dataset> dataset,
     done += count;
     should_continue = on_progress(done, batch);
   }
-  return loader.done();
+  return loader.is_done();
 }
 
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
@@ -235,14 +235,14 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     if (options.on_batch) options.on_batch(batch);
   };
   const auto begin = std::chrono::steady_clock::now();
-  result.complete = run_over(model, dataset, measured);
-  if (!result.complete) return result;
+  result.is_complete = evaluate_batches(model, dataset, measured);
+  if (!result.is_complete) return result;
   result.metrics = meter->result();
   result.confusion = meter->confusion();
   result.predictions = meter->predictions();
-  result.images = dataset->size();
+  result.num_images = dataset->size();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  result.images_per_second = static_cast<double>(result.images) / result.seconds;
+  result.images_per_second = static_cast<double>(result.num_images) / result.seconds;
   result.routing = counts.result();
   return result;
 }
@@ -286,7 +286,7 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
   const ExpertUseMeter meter(model);
   for (int64_t done = 0; done < total;) {
     if (options.progress) options.progress(done, total);
-    const at::Tensor images = loader.next().images;
+    const at::Tensor images = loader.next().inputs;
     const int64_t count = std::min(images.size(0), total - done);
     model.set_first_sample_index(done);
     model.forward(images.narrow(0, 0, count).to(model.device()));

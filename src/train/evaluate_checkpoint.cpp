@@ -137,7 +137,7 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
                           const EvaluateOptions& options, const fs::path& from) {
   try {
     Evaluation evaluation = evaluate(model, dataset, options);
-    if (!evaluation.complete) return evaluation;
+    if (!evaluation.is_complete) return evaluation;
     const double loss = evaluation.metric("loss");
     if (!std::isfinite(loss)) fail("the loss is {}", loss);
     return evaluation;
@@ -148,11 +148,11 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
 }
 
 Json per_class_json(const CheckpointEvaluation& result) {
-  const Confusion& confusion = result.evaluation.confusion;
+  const ConfusionMatrix& confusion = result.evaluation.confusion;
   auto list = Json::array();
   for (const std::string& name : result.classes) {
     const auto label = static_cast<int64_t>(list.size());
-    const int64_t images = confusion.images(label), correct = confusion.count(label, label);
+    const int64_t images = confusion.num_images(label), correct = confusion.count(label, label);
     const auto accuracy = [&] {
       return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
     };
@@ -170,7 +170,7 @@ std::string per_class_text(const CheckpointEvaluation& result) {
   if (result.evaluation.confusion.empty()) return "";
   const Json all = per_class_json(result);
   std::vector<Json> list(all.begin(), all.end());
-  const std::vector<std::string> names = told_apart(result.classes);
+  const std::vector<std::string> names = disambiguated(result.classes);
   for (size_t i = 0; i < list.size(); ++i) list[i]["name"] = names[i];
   std::erase_if(list, [](const Json& found) { return found.at("accuracy").is_null(); });
   std::string text = "accuracy by class\n";
@@ -223,11 +223,11 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
                 ClassesOf classes_of, std::string_view suggestion) {
   data.input = input_spec_of(checkpoint, model);
   // What an older version did not store is as it is in the data.
-  if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
+  if (!checkpoint.config.contains(kInputKey)) data.input.has_images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
   const bool is_named = !data.input.classes.empty() && !has_numbers(data.input.classes);
   if (is_named && has_numbers(data.dataset->info().classes)) {
-    take_numbers(data, model.classes(), classes_of);
+    take_numbers(data, model.num_classes(), classes_of);
   } else if (classes_of == ClassesOf::checkpoint) {
     match_classes(data, checkpoint.folder, suggestion);
   }
@@ -245,8 +245,8 @@ void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoin
   CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
   adapt_data(train, checkpoint, model, ClassesOf::data);
   const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
-  result.evaluation.complete = !found.empty();
-  result.evaluation.images = result.dataset->size();
+  result.evaluation.is_complete = !found.empty();
+  result.evaluation.num_images = result.dataset->size();
   result.evaluation.metrics = found;
   if (found.empty()) return;
   for (const int64_t shots : options.few_shot.shots) {
@@ -303,18 +303,18 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   } else {
     result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   }
-  if (!result.evaluation.complete) return result;
+  if (!result.evaluation.is_complete) return result;
   Metrics& metrics = result.evaluation.metrics;
   if (!real.empty()) {  // Numbers are outputs, as adapt_data() took them.
-    metrics.merge(real_metrics(real, has_numbers(own) ? result.classes : own,
-                               result.evaluation.predictions.predicted_N, result.classes));
+    metrics.merge(real_label_metrics(real, has_numbers(own) ? result.classes : own,
+                                     result.evaluation.predictions.predicted_N, result.classes));
   }
   if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   // A program does not tell which rows its experts computed.
   result.counts_selected =
       !probes && result.evaluation.routing.empty() && !model->moe_blocks().empty();
-  result.parameters = model->parameter_count();
+  result.num_parameters = model->num_parameters();
   result.example = example_noun(dataset->info());
   return result;
 }
@@ -323,12 +323,12 @@ Json to_json(const CheckpointEvaluation& result) {
   Json json = {{"checkpoint", result.checkpoint.string()},
                {"data", result.data},
                {"split", result.split},
-               {"images", result.evaluation.images}};
+               {"images", result.evaluation.num_images}};
   json.update(to_json(result.evaluation.metrics));
   const double speed = result.evaluation.images_per_second;
   json.update({{"images_per_second", speed > 0.0 ? Json(speed) : Json()},
                {"flops_per_image", result.flops_per_image},
-               {"parameters", result.parameters},
+               {"parameters", result.num_parameters},
                {"classes", result.classes}});
   if (result.counts_selected) json["flops_rows"] = "selected";
   if (!result.groups.empty()) json["groups"] = result.groups;
@@ -345,7 +345,8 @@ std::string to_text(const CheckpointEvaluation& result) {
   };
   row("checkpoint", result.checkpoint.string());
   const std::string& example = result.example;
-  row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
+  row("data",
+      fmt::format("{}, {} {} {}s", result.data, evaluation.num_images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
   if (evaluation.images_per_second > 0.0) {
     row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
@@ -353,7 +354,7 @@ std::string to_text(const CheckpointEvaluation& result) {
   row(fmt::format("FLOPs/{}", example),
       fmt::format("{:.4g}{}", result.flops_per_image,
                   result.counts_selected ? ", of all selected rows" : ""));
-  row("parameters", fmt::format("{}", result.parameters));
+  row("parameters", fmt::format("{}", result.num_parameters));
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),
         fmt::format("{} of {} experts, {:.3f} expert rows per token, load {:.2f}",

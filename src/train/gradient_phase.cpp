@@ -74,8 +74,8 @@ DistributedGradients::DistributedGradients(const Model& model,
     : processes_(std::move(processes)),
       dense_(trained(model, false)),
       experts_(trained(model, true)),
-      of_dense_(dense_, processes_->gradients(), Traffic::gradients),
-      of_experts_(experts_, processes_->replicas(), Traffic::expert_gradients) {}
+      of_dense_(dense_, processes_->gradient_group(), Traffic::gradients),
+      of_experts_(experts_, processes_->replica_group(), Traffic::expert_gradients) {}
 
 void DistributedGradients::backward(const at::Tensor& loss) try {
   of_dense_.prepare(loss);
@@ -84,7 +84,7 @@ void DistributedGradients::backward(const at::Tensor& loss) try {
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
   if (gradients.empty()) return;
-  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->experts().size()));
+  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->expert_group().size()));
 } catch (const Error&) {
   throw;
 } catch (const c10::DistError& error) {
@@ -100,7 +100,7 @@ at::Tensor DistributedGradients::norm() const {
   const at::Tensor dense = gradient_norm(gradients_of(dense_));
   if (experts_.empty()) return dense;
   at::Tensor squared = gradient_norm(gradients_of(experts_)).square().reshape({1});
-  processes_->experts().all_reduce(squared, Traffic::metrics);
+  processes_->expert_group().all_reduce(squared, Traffic::metrics);
   return (dense.square() + squared[0]).sqrt();
 }
 
@@ -127,12 +127,12 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
       fail_usage("phase '{}': drop_last false is for one process; set it to true",
                  plan.config.name);
     }
-    options.batch_indices =
-        batch_indices_of_rank(plan.batch, config.accumulate, config.accumulate_order == kStrided,
-                              processes->rank(), processes->size());
+    options.batch_indices = batch_indices_of_rank(plan.batch_size, config.accumulate,
+                                                  config.accumulate_order == kStrided,
+                                                  processes->rank(), processes->size());
     options.shared = true;
   }
-  options.batch_size = plan.batch;
+  options.batch_size = plan.batch_size;
   options.seed = seed;
   options.shuffle = true;
   options.drop_last = config.drop_last;
@@ -147,11 +147,11 @@ std::shared_ptr<const Dataset> training_data(const GradientConfig& config, Phase
 }
 
 /// Returns part `index` of the parts of the batch, as accumulate_order divides it.
-Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
-  const int64_t count = config.accumulate, images = batch.images.size(0);
+Batch parse_written_shard(const Batch& batch, int64_t index, const GradientConfig& config) {
+  const int64_t count = config.accumulate, images = batch.inputs.size(0);
   if (count == 1) return batch;
   Batch part = batch;
-  for (at::Tensor* tensor : {&part.images, &part.labels, &part.soft_labels, &part.targets}) {
+  for (at::Tensor* tensor : {&part.inputs, &part.labels, &part.soft_labels, &part.targets}) {
     if (!tensor->defined()) continue;
     *tensor = config.accumulate_order == kStrided
                   ? tensor->slice(0, index, images, count).contiguous()
@@ -160,7 +160,8 @@ Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
   return part;
 }
 
-/// Returns the metrics of these names. Throws Diverged where the loss or the norm is not finite.
+/// Returns the metrics of these names. Throws DivergedError where the loss or the norm is not
+/// finite.
 std::map<std::string, double> finite_metrics(const std::vector<std::string>& names,
                                              const at::Tensor& values) {
   std::map<std::string, double> metrics;
@@ -168,8 +169,8 @@ std::map<std::string, double> finite_metrics(const std::vector<std::string>& nam
   for (const char* name : {"loss", "grad_norm"}) {
     const double value = metrics.at(name);
     if (std::isnan(value))
-      throw Diverged(fmt::format("{} is nan", name));  // The sign of nan says nothing.
-    if (std::isinf(value)) throw Diverged(fmt::format("{} is {}", name, value));
+      throw DivergedError(fmt::format("{} is nan", name));  // The sign of nan says nothing.
+    if (std::isinf(value)) throw DivergedError(fmt::format("{} is {}", name, value));
   }
   return metrics;
 }
@@ -252,7 +253,7 @@ StepReport GradientPhase::step() {
   const at::Tensor norm = shared_ ? shared_->norm() : gradient_norm(gradients);
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
-  report.images = config_.drop_last ? plan_.batch : batch.images.size(0);
+  report.images = config_.drop_last ? plan_.batch_size : batch.inputs.size(0);
   if (!defer_metrics_) {
     report.metrics = std::exchange(report.deferred_metrics, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));
@@ -276,7 +277,7 @@ StepReport GradientPhase::step() {
   optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
   average_.update();
-  if (done()) average_.apply();
+  if (is_done()) average_.apply();
   return report;
 }
 
@@ -332,10 +333,10 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   const int64_t count = config_.accumulate;
   const double fraction = 1.0 / static_cast<double>(count);
   const at::Generator random = generator();
-  Scalars means = accumulate(part_of(batch, 0, config_), random, fraction, count == 1);
+  Scalars means = accumulate(parse_written_shard(batch, 0, config_), random, fraction, count == 1);
   for (int64_t index = 1; index < count; ++index) {
-    const Scalars part =
-        accumulate(part_of(batch, index, config_), random, fraction, index + 1 == count);
+    const Scalars part = accumulate(parse_written_shard(batch, index, config_), random, fraction,
+                                    index + 1 == count);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
   for (auto& [name, scalar] : means) scalar = scalar * fraction;

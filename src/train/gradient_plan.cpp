@@ -181,7 +181,7 @@ void check_samples(const GradientConfig& config, const SettingLocations& locatio
   };
   const std::string& name = locations.phase().data;
   const auto classes = static_cast<int64_t>(data.info().classes.size());
-  if (!data.endless() && classes == 0) {
+  if (!data.is_endless() && classes == 0) {
     refuse(
         fmt::format("'num_samples' needs classes, which '{}' does not have; leave it out", name));
   }
@@ -189,7 +189,7 @@ void check_samples(const GradientConfig& config, const SettingLocations& locatio
     refuse(fmt::format("{} cannot have all {} classes of '{}'",
                        count_text(config.num_samples, "sample"), classes, name));
   }
-  if (!data.endless() && config.num_samples > data.size()) {
+  if (!data.is_endless() && config.num_samples > data.size()) {
     refuse(fmt::format("{} samples are more than the {} of '{}'", config.num_samples, data.size(),
                        name));
   }
@@ -314,29 +314,31 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   objective.check(config.loss, locations, model, data.info());
   check_abilities(config, locations, model);
   check_all_patterns(config, locations, model);
-  if (config.num_samples > 0) plan.images = config.num_samples;
+  if (config.num_samples > 0) plan.num_images = config.num_samples;
   check_samples(config, locations, data);
-  const int64_t rest = config.drop_last ? 0 : plan.images % config.batch_size;
-  plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size + (rest > 0 ? 1 : 0));
+  const int64_t rest = config.drop_last ? 0 : plan.num_images % config.batch_size;
+  plan.steps_per_epoch =
+      std::max<int64_t>(1, plan.num_images / config.batch_size + (rest > 0 ? 1 : 0));
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
   check_schedules(config, locations, plan.steps);
-  plan.batch = std::min(config.batch_size, plan.images);
-  if (plan.batch % config.accumulate != 0) {
+  plan.batch_size = std::min(config.batch_size, plan.num_images);
+  if (plan.batch_size % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}; choose {}",
                locations.of({"accumulate"}), phase.name, config.accumulate,
-               count_text(plan.batch, "example"), nearest_divisor(plan.batch, config.accumulate));
+               count_text(plan.batch_size, "example"),
+               nearest_divisor(plan.batch_size, config.accumulate));
   }
   if (plan.steps == 0) return;
-  if (plan.batch < config.batch_size) {
+  if (plan.batch_size < config.batch_size) {
     log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
                 locations.of({"batch_size"}), phase.name, config.batch_size, phase.data,
-                count_text(plan.batch, "example"));
+                count_text(plan.batch_size, "example"));
   }
   const Json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
-  check_batch_routing(locations, model, plan.batch / config.accumulate,
+  check_batch_routing(locations, model, plan.batch_size / config.accumulate,
                       !aux_loss_weights(weights, model).empty());
-  check_batch_norm(locations, model, plan.batch, config.accumulate);
+  check_batch_norm(locations, model, plan.batch_size, config.accumulate);
   if (rest == 0) return;
   check_batch_routing(locations, model, rest, !aux_loss_weights(weights, model).empty());
   check_batch_norm(locations, model, rest, 1);
@@ -344,7 +346,7 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
 
 StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const auto& config = settings_of<GradientConfig>(phase);
-  StepMemory memory{.parts = config.accumulate};
+  StepMemory memory{.num_micro_batches = config.accumulate};
   const Patterns trains(phase.trainable);
   Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
@@ -363,7 +365,7 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
 void check_share(const PhasePlan& plan, const SettingLocations& locations, int64_t processes) {
   check_batch_divisible(
       fmt::format("{}: phase '{}': ", locations.of({"batch_size", "accumulate"}), plan.config.name),
-      plan.batch, settings_of<GradientConfig>(plan.config).accumulate, processes);
+      plan.batch_size, settings_of<GradientConfig>(plan.config).accumulate, processes);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ Features features_of(Model& model, const std::shared_ptr<const Dataset>& data,
     x.push_back(batch.output.pre_logits.reshape({images, -1}).to(at::kCPU, at::kFloat).clone());
     labels.push_back(batch.labels_B.clone());
   };
-  if (!run_over(model, data, options)) return {};
+  if (!evaluate_batches(model, data, options)) return {};
   Features features{at::cat(x), at::cat(labels)};
   if (features.x_ND.isfinite().all().item<bool>()) return features;
   fail("--shots: features of '{}' are not finite", one_line(data->info().name));
@@ -62,7 +62,7 @@ Features features_of(Model& model, const std::shared_ptr<const Dataset>& data,
 
 void check_shots(const Dataset& train, int64_t shots) {
   const DatasetInfo& info = train.info();
-  if (info.classes.empty() || train.endless()) {
+  if (info.classes.empty() || train.is_endless()) {
     fail_usage("--shots: '{}' has no list of images by class; choose other --data",
                one_line(info.name));
   }

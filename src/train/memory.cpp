@@ -136,20 +136,22 @@ std::optional<double> known_shapes(const std::function<double()>& peak) try {
 
 TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch) {
   TrainingMemory memory;
-  memory.weights = static_cast<double>(model.parameter_count()) * sizeof(float);
+  memory.weights = static_cast<double>(model.num_parameters()) * sizeof(float);
   const PhaseKind& kind = phase_kinds().at(phase.config.kind.name());
   if (phase.steps == 0 || !kind.memory) return memory;
   const StepMemory step = kind.memory(phase.config, model);
   memory.gradients = step.gradients;
   memory.optimizer = step.optimizer;
-  memory.teacher = static_cast<double>(phase.taught) * sizeof(float);
+  memory.teacher = static_cast<double>(phase.num_teacher_parameters) * sizeof(float);
   // One is used; the number of threads, which share a batch, matters to small batches only.
-  const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .num_threads = 1}, true);
-  memory.batches =
-      static_cast<double>(held) * static_cast<double>(meta_inputs(model, phase.batch).nbytes());
+  const int64_t held = 1 + batches_ahead({.batch_size = phase.batch_size, .num_threads = 1}, true);
+  memory.batches = static_cast<double>(held) *
+                   static_cast<double>(meta_inputs(model, phase.batch_size).nbytes());
   memory.activations = known_shapes([&] {
-    const int64_t passes = std::min<int64_t>(step.parts, 2);  // From the second on gradients stay.
-    const double peak = peak_of_step(model, phase, phase.batch / step.parts, passes);
+    const int64_t passes =
+        std::min<int64_t>(step.num_micro_batches, 2);  // From the second on gradients stay.
+    const double peak =
+        peak_of_step(model, phase, phase.batch_size / step.num_micro_batches, passes);
     return std::max(peak, evaluate_batch > 0 ? peak_of_evaluation(model, evaluate_batch) : 0.0);
   });
   return memory;
@@ -164,7 +166,7 @@ std::optional<double> activation_memory(Model& model, const PhasePlan& phase, in
 }
 
 void check_training_memory(const RunConfig& config, const Model& shape) {
-  const auto numbers = static_cast<double>(shape.parameter_count());
+  const auto numbers = static_cast<double>(shape.num_parameters());
   for (const PhaseConfig& phase : config.phases) {
     const PhaseKind& kind = phase_kinds().at(phase.kind.name());
     if (phase.steps.value_or(1) == 0 || !kind.memory) continue;
@@ -213,7 +215,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
                          const std::vector<PhasePlan>& phases) {
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
-                  model.config().at("name").get<std::string>(), model.parameter_count());
+                  model.config().at("name").get<std::string>(), model.num_parameters());
   if (model.moe_blocks().empty()) text += "experts       none are routed: nothing can be pruned\n";
   text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
   const auto every = [](const Interval& interval) {
@@ -234,8 +236,8 @@ std::string describe_run(const RunConfig& config, const Model& model,
     }
     if (entry.new_head) actions.emplace_back("new head");
     text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
-                        phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,
-                        phase.trained,
+                        phase.config.data, phase.num_images, phase.outputs, phase.batch_size,
+                        phase.steps, phase.num_trained_parameters,
                         actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));
   }
   return text;
@@ -255,7 +257,7 @@ std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processe
                      (processes.empty() ? describe_memory(*model, config, phases)
                                         : describe_scaling(*model, config, phases, processes, gpu));
   const bool is_absent = std::ranges::any_of(phases, [](const PhasePlan& phase) {
-    return phase.steps > 0 && !DatasetSource(phase.config.data).missing("train").empty();
+    return phase.steps > 0 && !DatasetSource(phase.config.data).missing_path("train").empty();
   });
   if (processes.empty() && is_absent) {
     text += "memory        not counted: data whose files are missing\n";

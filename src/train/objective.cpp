@@ -152,8 +152,8 @@ class OfOutput final : public Objective {
   LossTerms operator()(Model& model, const Batch& batch,
                        const at::Generator& random) const override {
     const ModelOutput output = [&] {
-      const Autocast autocast(precision_, batch.images.device());
-      return model.forward(batch.images, random);
+      const Autocast autocast(precision_, batch.inputs.device());
+      return model.forward(batch.inputs, random);
     }();
     return terms_(output, batch);
   }
@@ -176,7 +176,7 @@ class Distilled final : public Objective {
 
   LossTerms operator()(Model& model, const Batch& batch,
                        const at::Generator& random) const override {
-    const at::Tensor taught = teacher_.logits(model, batch.images);
+    const at::Tensor taught = teacher_.logits(model, batch.inputs);
     at::Tensor logits;
     const OfOutput of_labels(precision_, [&](const ModelOutput& output, const Batch& labelled) {
       logits = output.logits;
@@ -215,7 +215,7 @@ at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
 
 void check_members(const std::string& loss, const SettingLocations& locations, const Model& model) {
   const ClassificationLoss& found = classification_losses().at(loss);
-  const bool ensemble = model.members() > 1;
+  const bool ensemble = model.num_members() > 1;
   if (ensemble == found.of_ensemble) return;
   const std::string setting = model.setting_paths().members;
   const std::string place =
@@ -223,7 +223,7 @@ void check_members(const std::string& loss, const SettingLocations& locations, c
   if (ensemble) {
     fail_usage(
         "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
-        place, locations.phase().name, loss, model.members(), found.counterpart);
+        place, locations.phase().name, loss, model.num_members(), found.counterpart);
   }
   fail_usage(
       "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network{}; "
@@ -235,10 +235,10 @@ void check_members(const std::string& loss, const SettingLocations& locations, c
 /// Refuses an ensemble for a loss of one network.
 void check_is_one(const std::string& loss, const SettingLocations& locations, const Model& model,
                   const std::string& choice) {
-  if (model.members() <= 1) return;
+  if (model.num_members() <= 1) return;
   fail_usage("{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}{}",
              locations.of_model(model.setting_paths().members, "loss"), locations.phase().name,
-             loss, model.members(), choice);
+             loss, model.num_members(), choice);
 }
 
 ObjectiveKind classification_objective(const std::string& loss) {

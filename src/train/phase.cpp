@@ -39,7 +39,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 }
 
 int Phase::sync_step(int signal, const ProcessMesh* processes) {
-  return processes == nullptr ? signal : static_cast<int>(processes->max(signal));
+  return processes == nullptr ? signal : static_cast<int>(processes->all_reduce_max(signal));
 }
 
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
@@ -58,7 +58,7 @@ std::vector<std::string> keys_of(const Value& model, const std::string& setting)
   if (name == nullptr) return keys;
   for (const auto& row : families().at(name->as_string(), name->where()).help()) {
     if (row.key != "model." + setting) continue;
-    for (const std::string& former : row.formers) keys.push_back(group + former);
+    for (const std::string& former : row.former_keys) keys.push_back(group + former);
   }
   return keys;
 }
@@ -112,12 +112,12 @@ std::string OnlinePhase::lower(const std::string& setting, double now) const {
 
 void OnlinePhase::check_finite(double loss, const std::vector<at::Tensor>& weights) {
   if (!std::isfinite(loss) || !std::all_of(weights.begin(), weights.end(), all_finite)) {
-    throw Diverged("the loss or a weight is not finite");
+    throw DivergedError("the loss or a weight is not finite");
   }
 }
 
 void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch) {
-  plan.batch = batch;
+  plan.batch_size = batch;
   plan.steps_per_epoch = std::max<int64_t>(1, samples / batch);
   plan.steps = plan.config.steps ? *plan.config.steps : *plan.config.epochs * plan.steps_per_epoch;
 }

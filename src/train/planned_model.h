@@ -52,7 +52,7 @@ class PlannedModel {
   /// data in which they began, which a resumed run finds in its checkpoint only.
   const std::vector<std::string>& classes() const { return classes_; }
   void set_classes(const DatasetInfo& data) {
-    classes_ = data.classes_named ? data.classes : std::vector<std::string>();
+    classes_ = data.has_class_names ? data.classes : std::vector<std::string>();
   }
 
   /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.

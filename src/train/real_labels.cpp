@@ -67,8 +67,8 @@ LabelLists read_real_labels(const fs::path& file, const Dataset& dataset) {
   fail_usage("{}: no image has a label; give the file real.json of ImageNet-ReaL", file.string());
 }
 
-Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
-                     const at::Tensor& predicted_N, const std::vector<std::string>& outputs) {
+Metrics real_label_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
+                           const at::Tensor& predicted_N, const std::vector<std::string>& outputs) {
   std::unordered_map<std::string, int64_t> by_name;
   for (size_t i = 0; i < outputs.size(); ++i) by_name.emplace(outputs[i], i);
   const bool are_same = classes == outputs;

@@ -222,7 +222,7 @@ bool both_differ(const std::string& before, const std::string& now) {
 
 DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
-  if (data.endless()) return record;
+  if (data.is_endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
   if (!blocks.empty()) record.shards = hash_of_shards(blocks);
   if (!blocks.empty() && !reads_shards) return record;
@@ -235,7 +235,7 @@ DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
 
 /// Warns where all training examples are of one class, as where folders of classes lie one deeper.
 void warn_of_one_class(const std::string& name, const Dataset& data) {
-  if (data.info().classes.empty() || data.endless()) return;
+  if (data.info().classes.empty() || data.is_endless()) return;
   std::optional<int64_t> only;
   for (int64_t i = 0; i < data.size(); ++i) {
     const std::optional<int64_t> label = known_label(data, i);
@@ -357,8 +357,8 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, con
     if (then != nullptr && same_names(then->classes, data->info().classes)) {
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
-    const bool here =
-        data->blocks().empty() || (has_spec(name) && DatasetSource(name).missing(split).empty());
+    const bool here = data->blocks().empty() ||
+                      (has_spec(name) && DatasetSource(name).missing_path(split).empty());
     if (warns && here && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =

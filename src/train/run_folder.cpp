@@ -253,19 +253,20 @@ void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
   write_all(fd_.get(), std::as_bytes(std::span(text)), path_);
   ++lines_;
   for (const auto& [key, value] : fields.items()) {
-    if (value.is_number()) scalar(tag + "/" + key, value.get<double>(), step);
+    if (value.is_number()) add_scalar(tag + "/" + key, value.get<double>(), step);
   }
   for (const Json& layer : fields.value("routing", Json::array())) {
     for (const char* name : {"load", "dropped", "router_norm"}) {
       if (!layer.contains(name)) continue;
-      events_.histogram(fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), name),
-                        layer.at(name).get<std::vector<double>>(), step, seconds_since_1970());
+      events_.add_histogram(
+          fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), name),
+          layer.at(name).get<std::vector<double>>(), step, seconds_since_1970());
     }
   }
 }
 
-void Recorder::scalar(const std::string& tag, double value, int64_t step) {
-  events_.scalar(tag, value, step, seconds_since_1970());
+void Recorder::add_scalar(const std::string& tag, double value, int64_t step) {
+  events_.add_scalar(tag, value, step, seconds_since_1970());
 }
 
 void Recorder::sync() {

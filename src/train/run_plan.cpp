@@ -174,7 +174,7 @@ void check_evaluation(const RunConfig& config, const SettingLocations& locations
 /// a part of a line: their folders may be there by mistake.
 std::string classes_without_images(const Dataset& data, int64_t outputs) {
   std::vector<std::string> names = data.info().classes;
-  if (std::ssize(names) <= outputs || data.endless() || !data.blocks().empty()) return "";
+  if (std::ssize(names) <= outputs || data.is_endless() || !data.blocks().empty()) return "";
   std::vector<bool> used(names.size());
   for (int64_t i = 0; i < data.size(); ++i) used[static_cast<size_t>(data.label(i))] = true;
   size_t label = 0;
@@ -211,8 +211,8 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
     const bool fits = config.init.empty();  // The weights of init fit no other number of outputs.
     if (fits && !setting.empty()) remedies.push_back(fmt::format("model.{}={}", setting, outputs));
     fail_usage("{}: phase '{}': {}{}{}{}", place, phase.name, error.what(),
-               classes_without_images(dataset, model.classes()), remedies.empty() ? "" : "; set ",
-               fmt::join(remedies, " or "));
+               classes_without_images(dataset, model.num_classes()),
+               remedies.empty() ? "" : "; set ", fmt::join(remedies, " or "));
   }
 }
 
@@ -335,7 +335,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (!data->info().classes.empty()) {
     const bool named = !network.classes().empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
-    if (!named && begun && data->info().classes_named) {
+    if (!named && begun && data->info().has_class_names) {
       log_warning(
           "{}: phase '{}': the network has no class names: its outputs are assumed to be the "
           "classes of '{}', in their order",
@@ -369,11 +369,11 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     if (!teacher) teacher = teacher_in(name, locations, config.phases, may_be_missing);
     if (teacher) {
       check_teacher(*teacher, locations, network.model(), network.classes(), data->info());
-      plan.taught = teacher->shape->parameter_count();
+      plan.num_teacher_parameters = teacher->shape->num_parameters();
     }
   }
-  plan.images = data->size();
-  plan.trained = count_trained_parameters(network.model(), locations);
+  plan.num_images = data->size();
+  plan.num_trained_parameters = count_trained_parameters(network.model(), locations);
   check_expert_shards(config, locations, network.model());
   phase_kinds().at(phase.kind.name()).plan(plan, locations, network.model(), *data);
   network.end(phase.name, data->info());

@@ -68,7 +68,7 @@ RunStart::RunStart(const RunConfig& config) : config_(config) {
 
 std::shared_ptr<Model> RunStart::model() const {
   check_training_memory(config_, *shape_);
-  const auto numbers = static_cast<double>(shape_->parameter_count());
+  const auto numbers = static_cast<double>(shape_->num_parameters());
   const auto seed = static_cast<uint64_t>(config_.seed);
   if (!init_) return build_model(config_.model, seed, numbers);
   check_memory(numbers * sizeof(float) + bytes_of(init_->model),
@@ -118,7 +118,7 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
 
 /// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
 void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
-  if (processes.experts().size() == 1 && !processes.config().shard_optimizer) return;
+  if (processes.expert_group().size() == 1 && !processes.config().shard_optimizer) return;
   constexpr int kTries = 20;  // Folders of other machines show new files late.
   for (int i = 0; i < kTries; ++i) {
     if (fs::exists(out / ".lock")) return;
@@ -287,7 +287,7 @@ void Trainer::check_processes(const Model& shape) {
     if (!kind.share) continue;
     const SettingLocations locations(config_.model, plan.config);
     kind.share(plan, locations, processes->size());
-    const bool shared = processes->experts().size() > 1;
+    const bool shared = processes->expert_group().size() > 1;
     if (shared && !trains_experts_uniformly(shape, Patterns(plan.config.trainable))) {
       fail_usage(
           "{}: phase '{}' trains only some experts, which expert parallelism does not support; "

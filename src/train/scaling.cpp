@@ -54,16 +54,16 @@ struct CountedStep {
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
 std::vector<Collective> collectives_of(const ProcessMesh& processes, double parts) {
   std::vector<Collective> list;
-  for (const ProcessGroup* group :
-       {&processes.gradients(), &processes.world(), &processes.experts(), &processes.replicas()}) {
-    const bool of_experts = group == &processes.replicas();
+  for (const ProcessGroup* group : {&processes.gradient_group(), &processes.world(),
+                                    &processes.expert_group(), &processes.replica_group()}) {
+    const bool of_experts = group == &processes.replica_group();
     for (const auto& [traffic, sent] : group->counter().take()) {
       if (sent.bytes == 0.0) continue;
       const bool each_part = traffic >= Traffic::logits && traffic <= Traffic::batch_norm;
       const double times = each_part ? parts : 1.0;
       const char* const whose = of_experts && traffic == Traffic::batch_norm ? "expert_" : "";
       list.push_back({whose + traffic_name(traffic), traffic, group->size(),
-                      of_experts ? processes.experts().size() : 1});
+                      of_experts ? processes.expert_group().size() : 1});
       list.back().calls = times * number(sent.calls);
       list.back().bytes = times * sent.bytes;
     }
@@ -88,9 +88,9 @@ void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, con
   const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
   step.others =
       phase.activation_checkpointing ? std::max(step.others, others) : step.others + others;
-  if (processes.experts().size() == 1) return;
+  if (processes.expert_group().size() == 1) return;
   const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
-  const double sent = to_all ? tokens * number(processes.experts().size()) : rows / parts;
+  const double sent = to_all ? tokens * number(processes.expert_group().size()) : rows / parts;
   const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
   const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
   step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
@@ -104,7 +104,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
     fail_usage("parallel.experts: the network has no routed experts; choose 1");
   }
   for (const MoEBlock& block : blocks) block.layer->experts->check_shards(parallel.experts);
-  check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch,
+  check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch_size,
                         config.accumulate, size);
   const auto processes = ProcessMesh::make_fake(size, parallel);
   CountedStep step;
@@ -127,7 +127,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   }
   memory.optimizer = 4.0 * number(optimizer.max_state_shard().state);
   step.updated = 4.0 * number(optimizer.max_state_shard().updated);
-  memory.weights = 4.0 * number(model.parameter_count());
+  memory.weights = 4.0 * number(model.num_parameters());
   std::vector<at::Tensor> dense, experts;
   for (const auto& [name, parameter] : trained) {
     memory.gradients += 4.0 * number(parameter.numel());
@@ -139,7 +139,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   model.set_activation_checkpointing(phase.activation_checkpointing);
   try {
     const Autocast autocast(phase.precision, at::kCPU);
-    const int64_t images = phase.batch / config.accumulate / size;
+    const int64_t images = phase.batch_size / config.accumulate / size;
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
     for (MoEBlock& block : blocks) block.layer->set_observer({});
     if (loss.requires_grad()) loss.backward();
@@ -148,8 +148,8 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
                 one_line(error.what(), 120));
   }
   for (MoEBlock& block : blocks) block.layer->set_observer({});
-  GradientReducer(dense, processes->gradients(), Traffic::gradients).prepare({});
-  GradientReducer(experts, processes->replicas(), Traffic::expert_gradients).prepare({});
+  GradientReducer(dense, processes->gradient_group(), Traffic::gradients).prepare({});
+  GradientReducer(experts, processes->replica_group(), Traffic::expert_gradients).prepare({});
   processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
                                 Traffic::metrics);
   if (parallel.shard_optimizer) optimizer.broadcast_parameters();
@@ -158,14 +158,14 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   optimizer.zero_grad();
   unshard_experts(model);
   nn::set_batch_shard(model, {});
-  step.plan.images = phase.batch / size;
+  step.plan.num_images = phase.batch_size / size;
   return step;
 }
 
 double collective_seconds(const Collective& collective, const ClusterModel& cluster) {
   const Gpu& gpu = cluster.gpu;
   const Traffic traffic = collective.traffic;
-  const int64_t fit = std::max<int64_t>(1, cluster.node / collective.stride);
+  const int64_t fit = std::max<int64_t>(1, cluster.gpus_per_node / collective.stride);
   const auto all = number(collective.group), in_node = std::min(number(fit), all);
   const double nodes = std::ceil(all / in_node);
   // There are as many rings as GPUs of a node, each of which leaves the node by another port.
@@ -197,9 +197,10 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Gpu&
   std::string text = fmt::format(
       "images        {} of a batch of {} to each process\nmemory        of each: {}{} of the GPU's "
       "{}{}: parameters {}, gradients {}, optimizer {}, activations {}, buffers {}\n",
-      plan.images, phase.batch, memory.activations ? "" : "more than ", bytes_text(memory.sum()),
-      bytes_text(gpu.memory), memory.sum() > gpu.memory ? ", which is too much" : "",
-      bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
+      plan.num_images, phase.batch_size, memory.activations ? "" : "more than ",
+      bytes_text(memory.sum()), bytes_text(gpu.memory),
+      memory.sum() > gpu.memory ? ", which is too much" : "", bytes_text(memory.weights),
+      bytes_text(memory.gradients), bytes_text(memory.optimizer),
       memory.activations ? bytes_text(*memory.activations) : "not known",
       bytes_text(memory.buffers));
   constexpr const char* kRow = "{:<20} {:>9} {:>7} {:>16} {:>12}\n";
@@ -224,9 +225,9 @@ constexpr const char* kPlanRow =
     "{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10} {:>7}\n";
 
 std::string table_row(const ScalingPlan& plan, int64_t processes, const Gpu& gpu) {
-  return fmt::format(kPlanRow, processes, plan.images,
+  return fmt::format(kPlanRow, processes, plan.num_images,
                      bytes_text(plan.memory.sum()) + (plan.memory.sum() > gpu.memory ? "!" : ""),
-                     bytes_text(plan.sent), milliseconds_text(plan.step()),
+                     bytes_text(plan.bytes_sent), milliseconds_text(plan.step()),
                      milliseconds_text(plan.routing), milliseconds_text(plan.waiting),
                      fmt::format("{:.3f}", plan.efficiency),
                      fmt::format("{:.0f}", plan.images_per_second),
@@ -240,7 +241,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
   CountedStep step = count_step(model, phase, processes, parallel);
   ScalingPlan& plan = step.plan;
   const int64_t accumulate = settings_of<GradientConfig>(phase.config).accumulate;
-  plan.memory.activations = activation_memory(model, phase, plan.images / accumulate);
+  plan.memory.activations = activation_memory(model, phase, plan.num_images / accumulate);
   const double parts = number(accumulate);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
   const bool half = phase.precision == "bfloat16";
@@ -251,7 +252,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
       peak * (half || cluster.tf32 ? cluster.tensor_fraction : cluster.float32_fraction);
   const double forwards = phase.activation_checkpointing ? 2.0 : 1.0;
   const double passes = forwards + 2.0;  // Backward costs two forward passes.
-  const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
+  const double flops = number(plan.num_images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.
   plan.products =
       std::max(passes * flops / rate, passes * parts * plan.memory.weights / memory_rate);
@@ -264,13 +265,13 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);
-    plan.sent += collective.bytes;
+    plan.bytes_sent += collective.bytes;
     (collective.name.ends_with("gradients") ? gradients : plan.waiting) += collective.seconds;
   }
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
   plan.efficiency = (plan.products + plan.update + local_routing) / plan.step();
-  plan.images_per_second = number(phase.batch) / plan.step();
+  plan.images_per_second = number(phase.batch_size) / plan.step();
   plan.peak_fraction = 3.0 * flops / (plan.step() * peak);
   return plan;
 }
@@ -291,7 +292,7 @@ std::string describe_scaling(Model& model, const RunConfig& config,
       continue;
     }
     text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
-                        one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.node,
+                        one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.gpus_per_node,
                         num_expert_ranks > 1
                             ? fmt::format("groups of {} share the experts", num_expert_ranks)
                             : "every process has all experts",

@@ -13,21 +13,21 @@
 
 namespace moesaic {
 
-void Confusion::add(const at::Tensor& labels_B, const at::Tensor& predicted_B) {
+void ConfusionMatrix::add(const at::Tensor& labels_B, const at::Tensor& predicted_B) {
   const at::Tensor labels = labels_B.contiguous(), predicted = predicted_B.contiguous();
   const auto* label = labels.const_data_ptr<int64_t>();
   const auto* found = predicted.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < labels.numel(); ++i) ++counts_[label[i]][found[i]];
 }
 
-int64_t Confusion::count(int64_t label, int64_t predicted) const {
+int64_t ConfusionMatrix::count(int64_t label, int64_t predicted) const {
   const auto row = counts_.find(label);
   if (row == counts_.end()) return 0;
   const auto entry = row->second.find(predicted);
   return entry == row->second.end() ? 0 : entry->second;
 }
 
-int64_t Confusion::images(int64_t label) const {
+int64_t ConfusionMatrix::num_images(int64_t label) const {
   int64_t sum = 0;
   const auto row = counts_.find(label);
   if (row == counts_.end()) return sum;
@@ -92,7 +92,7 @@ class ClassificationMeter final : public Meter {
     return metrics;
   }
 
-  Confusion confusion() const override { return confusion_; }
+  ConfusionMatrix confusion() const override { return confusion_; }
   Predictions predictions() const override {
     return {at::cat(labels_), at::cat(predicted_), at::cat(confidence_)};
   }
@@ -124,7 +124,7 @@ class ClassificationMeter final : public Meter {
   }
 
   std::string loss_;
-  Confusion confusion_;
+  ConfusionMatrix confusion_;
   std::vector<at::Tensor> labels_, predicted_, confidence_;
   int64_t members_ = 1, classes_ = 0;
   double images_ = 0.0, correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;
@@ -144,9 +144,9 @@ class Classification final : public Task {
   /// A loss that is none of classification's, such as one of another task, is not measured by.
   std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const override {
     const bool known = classification_losses().find(loss) != nullptr;
-    return classification_meter(known                 ? loss
-                                : model.members() > 1 ? "ensemble_softmax"
-                                                      : "softmax");
+    return classification_meter(known                     ? loss
+                                : model.num_members() > 1 ? "ensemble_softmax"
+                                                          : "softmax");
   }
   MetricRows rows(const Metrics& metrics) const override {
     const auto at = [&](const std::string& name) { return metrics.at(name); };
@@ -171,9 +171,9 @@ class Classification final : public Task {
     return rows;
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
-    if (model.classes() == outputs(data)) return;
+    if (model.num_classes() == outputs(data)) return;
     fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "class"),
-               model.classes());
+               model.num_classes());
   }
   int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.classes); }
 };
@@ -205,9 +205,9 @@ class Regression final : public Task {
             {"loss", Direction::lower_is_better}};
   }
   std::unique_ptr<Meter> meter(const Model& model, const std::string&) const override {
-    if (model.members() > 1) {
+    if (model.num_members() > 1) {
       fail_usage("real-valued targets are for one network, the model is an ensemble of {}",
-                 model.members());
+                 model.num_members());
     }
     return std::make_unique<RegressionMeter>();
   }
@@ -217,9 +217,9 @@ class Regression final : public Task {
     return rows;
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
-    if (model.classes() == outputs(data)) return;
+    if (model.num_classes() == outputs(data)) return;
     fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "target"),
-               count_text(model.classes(), "output"));
+               count_text(model.num_classes(), "output"));
   }
   int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.targets); }
 };

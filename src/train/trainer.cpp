@@ -71,7 +71,7 @@ void Trainer::record_best() {
 void Trainer::train(Phase& phase) {
   poll(phase);
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
-  while (!phase.done() && should_continue()) {
+  while (!phase.is_done() && should_continue()) {
     StepResult made = step(phase);
     record_save(saves_.poll());
     flush_metrics(phase);  // The step before, which ended while this one was started.
@@ -91,7 +91,8 @@ void Trainer::train(Phase& phase) {
 // A process that is lost breaks a collective, and no wait of another thread for what it writes.
 void Trainer::wait_for_writers() {
   constexpr std::chrono::milliseconds kPause(20);
-  while (options_.processes && options_.processes->max(saves_.runs() ? 1 : 0) != 0) {
+  while (options_.processes &&
+         options_.processes->all_reduce_max(saves_.is_running() ? 1 : 0) != 0) {
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -131,7 +132,7 @@ Trainer::StepResult Trainer::step(Phase& phase) {
   state_.step += report.steps;
   state_.phase_step += report.steps;
   state_.evaluations_due = evaluations_after(phase, report.steps);
-  return {std::move(report), state_.step, state_.phase_step, phase.done()};
+  return {std::move(report), state_.step, state_.phase_step, phase.is_done()};
 }
 
 void Trainer::flush_metrics(const Phase& phase) {
@@ -152,7 +153,7 @@ void Trainer::fail_step(const Phase& phase, int64_t step) try {
   throw;  // Where it happened says another process.
 } catch (const NonFiniteError& error) {
   fail_diverged(phase, pending_save_.step, error.what());
-} catch (const Diverged& error) {
+} catch (const DivergedError& error) {
   fail_diverged(phase, step, error.what());
 } catch (const Error& error) {
   fail_at(step, error.what());
@@ -178,7 +179,7 @@ void Trainer::fail_at(int64_t step, const std::string& what) {
 std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t steps) {
   if (!plan().config.evaluate || in_memory()) return {};
   std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
-  if (phase.done()) return splits;
+  if (phase.is_done()) return splits;
   const Interval& every = config_.evaluate_every;
   const int64_t epoch = plan().steps_per_epoch;
   if (!every.completed_by(steps, state_.step, state_.phase_step, epoch)) return {};
@@ -188,7 +189,7 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
 
 // At its end a phase is saved by leave_phase().
 bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const {
-  return !in_memory() && !phase.done() &&
+  return !in_memory() && !phase.is_done() &&
          config_.checkpoint_every.completed_by(report.steps, state_.step, state_.phase_step,
                                                plan().steps_per_epoch);
 }
@@ -222,16 +223,16 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   auto phase = kind.make(made, std::move(context));
   if (fresh) {
     state_.phase = config.name;
-    if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
+    if (phase->is_done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
     restore(*phase);
   }
-  if (options_.progress && !in_memory() && is_rank_zero() && !phase->done()) {
+  if (options_.progress && !in_memory() && is_rank_zero() && !phase->is_done()) {
     progress_.emplace(
         ProgressOptions{.label = config.name,
-                        .total = plan().steps * plan().batch,
+                        .total = plan().steps * plan().batch_size,
                         .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
-                        .start = state_.phase_step * plan().batch});
+                        .start = state_.phase_step * plan().batch_size});
   }
   throughput_.restart();
   return phase;
@@ -350,7 +351,7 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   const Evaluation evaluation = evaluate(*model_, data(split), options);
   if (progress_) progress_->leave_out(evaluation.seconds);
   return evaluation;
-} catch (const Diverged& error) {
+} catch (const DivergedError& error) {
   fail_diverged(phase, state_.step, fmt::format("{} split: {}", split, error.what()));
 }
 
@@ -362,7 +363,7 @@ void Trainer::evaluate_due(Phase& phase) {
     const Evaluation evaluation = evaluate_on(phase, split);
     throughput_.restart();
     poll(phase);
-    if (!evaluation.complete) break;
+    if (!evaluation.is_complete) break;
     state_.evaluations_due.erase(state_.evaluations_due.begin());
     result_.evaluation = evaluation;
     record_evaluation(phase, split, evaluation);
@@ -376,16 +377,17 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   const DatasetInfo& info = datasets_.get(data, "train")->info();
   const MetricInfo followed = metric_of(info, in_last_phase() ? config_.best_metric : "");
   double value = evaluation.metric(followed.name);
-  if (options_.processes) value = options_.processes->from_rank_zero(value);  // All decide alike.
+  if (options_.processes)
+    value = options_.processes->broadcast_from_rank_zero(value);  // All decide alike.
   if (progress_) progress_->advance(0, split + " " + in_words(followed, value));
   Json line = {
-      {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
+      {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.num_images}};
   line.update(rounded_numbers(to_json(evaluation.metrics)));
   line["routing"] = routing_line(evaluation, *model_);
   if (recorder_) {
     const std::string tag = tag_of(split);
     recorder_->write("eval", state_.step, line, tag);
-    recorder_->scalar(tag + "/images_per_second", evaluation.images_per_second, state_.step);
+    recorder_->add_scalar(tag + "/images_per_second", evaluation.images_per_second, state_.step);
   }
   log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} {}s/s", state_.phase, state_.step,
            split, in_words(followed, value), evaluation.metric("loss"),
@@ -430,7 +432,7 @@ void Trainer::record(const StepResult& made) {
   }
   const std::string tag = tag_of("train");
   recorder_->write("train", made.step, line, tag);
-  recorder_->scalar(tag + "/images_per_second", throughput_.take(), made.step);
+  recorder_->add_scalar(tag + "/images_per_second", throughput_.take(), made.step);
 }
 
 void Trainer::save(const Phase& phase, const fs::path& folder) try {
@@ -453,7 +455,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
   CheckpointShard part{state_of(*model_), std::move(of_phase.tensors)};
   // On another device the copy would wait behind the next step's kernels.
   const bool until_update =
-      kind.overlaps_save && model_->device().is_cpu() && !phase.done() && result_.complete;
+      kind.overlaps_save && model_->device().is_cpu() && !phase.is_done() && result_.complete;
   if (until_update) {
     for (const auto& item : model_->named_buffers()) {
       if (item.value().defined()) part.model[item.key()] = item.value().clone();
@@ -478,9 +480,9 @@ void Trainer::record_save(const std::optional<SaveTimes>& times) {
   if (!times) return;
   if (step_of(pending_save_.folder)) result_.checkpoint = pending_save_.folder;
   if (!recorder_) return;
-  recorder_->scalar("save/pause_seconds", times->pause(), pending_save_.step);
-  recorder_->scalar("save/copy_seconds", times->copy, pending_save_.step);
-  recorder_->scalar("save/write_seconds", times->write, pending_save_.step);
+  recorder_->add_scalar("save/pause_seconds", times->pause(), pending_save_.step);
+  recorder_->add_scalar("save/copy_seconds", times->copy, pending_save_.step);
+  recorder_->add_scalar("save/write_seconds", times->write, pending_save_.step);
 }
 
 }  // namespace moesaic

@@ -40,7 +40,7 @@ TEST(Lookalikes, AreAllPairsEachOnce) {
 
 TEST(ToldApart, SpellsOutWhatLooksLikeAnotherName) {
   const std::vector<std::string> shown = {"cat", "caf\\u{e9}", "cafe\\u{301}", "na\u00efve"};
-  EXPECT_EQ(told_apart({"cat", "caf\u00e9", "cafe\u0301", "na\u00efve"}), shown);
+  EXPECT_EQ(disambiguated({"cat", "caf\u00e9", "cafe\u0301", "na\u00efve"}), shown);
 }
 
 TEST(SpelledOut, ShowsCodePoints) {

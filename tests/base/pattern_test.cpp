@@ -18,7 +18,7 @@ TEST(Pattern, IsFoundAnywhereUnlessAnchored) {
 
 TEST(Pattern, GivesTheWholeAndItsGroups) {
   const Pattern pattern("(b)(x)?(c)");
-  EXPECT_EQ(pattern.groups(), 3u);
+  EXPECT_EQ(pattern.num_groups(), 3u);
   const std::string text = "abc bxc";
   const auto first = pattern.find(text), second = pattern.find(text, 2);
   EXPECT_THAT(first, ElementsAre("bc", "b", "", "c"));

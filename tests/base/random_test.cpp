@@ -58,12 +58,12 @@ TEST(CounterRng, BelowIsUniformAndInRange) {
   std::array<int, 7> counts{};
   CounterRng random(1, 2, 3);
   constexpr int kDraws = 70'000;
-  for (int i = 0; i < kDraws; ++i) ++counts.at(random.below(7));
+  for (int i = 0; i < kDraws; ++i) ++counts.at(random.randint(7));
   double chi2 = 0;
   for (const int n : counts) chi2 += (n - 10'000.0) * (n - 10'000.0) / 10'000.0;
   EXPECT_LT(chi2, 22.5);  // 6 degrees of freedom: passed by 99.9 % of fair dice
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(random.below(1), 0u);
-  test::usage_of([&] { random.below(0); });
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(random.randint(1), 0u);
+  test::usage_of([&] { random.randint(0); });
 }
 
 // With a bound of three quarters of 2^64, mapping without rejection would give the multiples of 3
@@ -72,10 +72,10 @@ TEST(CounterRng, BelowHasNoBiasForHugeBounds) {
   constexpr uint64_t kBound = 3ULL << 62;
   std::array<int, 3> counts{};
   CounterRng random(5, 6, 7);
-  for (int i = 0; i < 30'000; ++i) ++counts.at(random.below(kBound) >> 62);
+  for (int i = 0; i < 30'000; ++i) ++counts.at(random.randint(kBound) >> 62);
   for (const int n : counts) EXPECT_NEAR(n, 10'000, 400);
   std::array<int, 3> residues{};
-  for (int i = 0; i < 30'000; ++i) ++residues.at(random.below(kBound) % 3);
+  for (int i = 0; i < 30'000; ++i) ++residues.at(random.randint(kBound) % 3);
   for (const int n : residues) EXPECT_NEAR(n, 10'000, 400);
 }
 

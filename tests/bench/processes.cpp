@@ -200,7 +200,7 @@ class LinkedStep {
   }
 
   double buckets() const {
-    return static_cast<double>(model_->parameter_count()) * sizeof(float) / kBucketBytes;
+    return static_cast<double>(model_->num_parameters()) * sizeof(float) / kBucketBytes;
   }
 
  private:

@@ -70,7 +70,7 @@ TEST_P(Exported, IsInspected) {
                                                           : "torchscript");
   EXPECT_EQ(found.at("moe")[1].at("kept"), (std::vector<int64_t>{0, 4}));
   EXPECT_EQ(found.at("classes").size(), 5U);
-  EXPECT_EQ(found.at("parameters"), model_->parameter_count());
+  EXPECT_EQ(found.at("parameters"), model_->num_parameters());
   EXPECT_TRUE(inspect_difference(path_, path_).at("changed").empty());
 }
 
@@ -86,7 +86,7 @@ TEST(ExportedInHalfPrecision, IsReadAsFloat32) {
     for (auto& [name, tensor] : narrow) tensor = tensor.to(type);
     write_tensors(folder / "out/model.safetensors", narrow);
     for (const bool mapped : {false, true}) {
-      const Checkpoint checkpoint = load_newest_checkpoint(folder / "out", {.mapped = mapped});
+      const Checkpoint checkpoint = load_newest_checkpoint(folder / "out", {.mmap = mapped});
       const TensorMap found = state_of(*model_of(checkpoint));
       for (const auto& [name, tensor] : found) {
         EXPECT_TRUE(torch::equal(tensor, narrow.at(name).to(at::kFloat))) << name;

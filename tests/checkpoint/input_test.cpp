@@ -68,7 +68,7 @@ TEST(CheckpointInput, OfAnOlderCheckpointIsGuessedWithAWarning) {
   EXPECT_EQ(input.std, base.std);
   EXPECT_EQ(input.channel_order, "gray");
   EXPECT_THAT(warning, HasSubstr("older version"));
-  EXPECT_FALSE(guessed({{"data", "clusters-setting1"}}).first.images);
+  EXPECT_FALSE(guessed({{"data", "clusters-setting1"}}).first.has_images);
 
   const auto [other, no_data] = guessed({{"data", "a-set-of-my-own"}});
   EXPECT_EQ(other.dataset, "a-set-of-my-own");

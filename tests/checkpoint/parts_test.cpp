@@ -91,13 +91,13 @@ TEST(SliceName, IsReadBack) {
 }
 
 TEST(WrittenPartText, IsReadBack) {
-  const WrittenShard part{.index = 2, .count = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
-  const WrittenShard back = part_of(text_of(part));
+  const WrittenShard part{.index = 2, .num_shards = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
+  const WrittenShard back = parse_written_shard(text_of(part));
   EXPECT_EQ(text_of(back), text_of(part));
   EXPECT_EQ(back.files.at("a").size, 7);
   EXPECT_EQ(text_of(part).find('\n'), std::string::npos);
-  EXPECT_THAT(failure_of([] { part_of("{"); }), HasSubstr("a part of a checkpoint"));
-  EXPECT_THAT(failure_of([] { part_of(R"({"index": -1, "count": 1, "files": {}})"); }),
+  EXPECT_THAT(failure_of([] { parse_written_shard("{"); }), HasSubstr("a part of a checkpoint"));
+  EXPECT_THAT(failure_of([] { parse_written_shard(R"({"index": -1, "count": 1, "files": {}})"); }),
               HasSubstr("index"));
 }
 
@@ -107,7 +107,7 @@ TEST(Parts, AreTheCheckpointOfOneProcess) {
     SCOPED_TRACE(count);
     save_in_parts(folder / "a", stacked(), count);
     for (const bool mapped : {false, true}) {
-      const Checkpoint loaded = load_checkpoint(folder / "a", {.mapped = mapped});
+      const Checkpoint loaded = load_checkpoint(folder / "a", {.mmap = mapped});
       expect_same_tensors(loaded.model, stacked().model);
       expect_same_tensors(loaded.optimizer, stacked().optimizer);
       EXPECT_EQ(loaded.state.dump(), stacked().state.dump());
@@ -188,7 +188,7 @@ TEST(Parts, ReplaceACheckpointOfAnotherNumberOfProcesses) {
 TEST(Parts, OnlyWhatIsSlicedIsCopiedWhereFilesAreMapped) {
   const test::TempDir folder;
   save_in_parts(folder / "a", stacked(), 2);
-  const TensorMap mapped = load_checkpoint(folder / "a", {.mapped = true}).model;
+  const TensorMap mapped = load_checkpoint(folder / "a", {.mmap = true}).model;
   const fs::path file = folder / "a/model-00001-of-00002.safetensors";
   EXPECT_TRUE(lies_in_file(mapped.at("head"), file));
   EXPECT_TRUE(lies_in_file(mapped.at("scale"), file));
@@ -339,7 +339,7 @@ TEST_F(TwoParts, AreEachThereOnce) {
   EXPECT_THAT(usage({}), HasSubstr("no part to publish"));
   EXPECT_THAT(usage({first}), HasSubstr("1 parts to publish, one of which is of 2"));
   EXPECT_THAT(usage({first, first}), HasSubstr("part 0 is there twice"));
-  EXPECT_THAT(usage({first, {.index = 2, .count = 2}}), HasSubstr("has no part 2"));
+  EXPECT_THAT(usage({first, {.index = 2, .num_shards = 2}}), HasSubstr("has no part 2"));
   EXPECT_THAT(usage_of([&] { write_shard(staged.path(), 2, 2, {}); }), HasSubstr("has no part 2"));
   EXPECT_THAT(usage_of([&] {
                 write_shard(staged.path(), 0, 1, {{{"w[0:2]", at::ones({2})}}, {}});

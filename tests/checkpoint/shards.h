@@ -40,7 +40,8 @@ inline void save_in_parts(const std::filesystem::path& folder, const Checkpoint&
   StagedDirectory staged(folder);
   std::vector<WrittenShard> parts;
   for (int64_t i = 0; i < count; ++i) {
-    parts.push_back(part_of(text_of(write_shard(staged.path(), i, count, shard(whole, i, count)))));
+    parts.push_back(
+        parse_written_shard(text_of(write_shard(staged.path(), i, count, shard(whole, i, count)))));
   }
   publish(staged, parts, whole.config, whole.state);
 }

@@ -320,14 +320,14 @@ TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
   save_checkpoint(folder / "step_007", example());  // not ours
   fs::create_directory_symlink(folder / "best", folder / "step_1");
   put(folder / "step_0", "a file");
-  prune_old_checkpoints(folder.path(), 2);
+  remove_old_checkpoints(folder.path(), 2);
   EXPECT_THAT(folder.names(), ElementsAre("best", "finetune", "step_0", "step_007", "step_1",
                                           "step_10", "step_3", "step_30", "step_40"));
   EXPECT_TRUE(fs::exists(folder / "best/MANIFEST.json"));
-  prune_old_checkpoints(folder.path(), 5);
+  remove_old_checkpoints(folder.path(), 5);
   EXPECT_EQ(folder.names().size(), 9u);
-  EXPECT_THAT(usage_of([&] { prune_old_checkpoints(folder.path(), 0); }), HasSubstr("not 0"));
-  EXPECT_NO_THROW(prune_old_checkpoints(folder / "absent", 1));
+  EXPECT_THAT(usage_of([&] { remove_old_checkpoints(folder.path(), 0); }), HasSubstr("not 0"));
+  EXPECT_NO_THROW(remove_old_checkpoints(folder / "absent", 1));
 }
 
 TEST(LoadCheckpoint, SaysThatADocumentIsNone) {

@@ -149,7 +149,7 @@ TEST_F(BackdropFiles, PhotographsMayBeAFolderBesideTheDescription) {
                              "backdrop": {"images": "./photos", "size": 2}})"));
   const auto data = open_dataset((folder.path() / "mine.json").string(), "train");
   EXPECT_EQ(data->info().height, 4);
-  EXPECT_TRUE(data->endless());
+  EXPECT_TRUE(data->is_endless());
   const Bytes image = image_of(*data, 7000);
   for (size_t i = 0; i < 48; ++i) {
     EXPECT_NEAR(image[i], std::vector<int>({10, 200, 90})[i / 16], 3) << i;

@@ -71,10 +71,10 @@ TEST(Blur, IsDrawnBetweenFlipAndShift) {
     std::vector<float> found(54), expected(54), moved(54, 0.0F);
     CounterRng rng = augment_rng(1, 0, position), same = rng;
     transform(in.data(), rng, found.data());
-    const bool flip = same.below(2) == 1;
+    const bool flip = same.randint(2) == 1;
     blur({}, 1.1 + 1.1 * same.uniform(), {1, 6, 9, wanted.data()});
-    const int64_t dy = static_cast<int64_t>(same.below(5)) - 2;
-    const int64_t dx = static_cast<int64_t>(same.below(5)) - 2;
+    const int64_t dy = static_cast<int64_t>(same.randint(5)) - 2;
+    const int64_t dx = static_cast<int64_t>(same.randint(5)) - 2;
     plain(wanted.data(), same, expected.data());
     for (int64_t y = 0; y < 6; ++y) {
       for (int64_t x = 0; x < 9; ++x) {

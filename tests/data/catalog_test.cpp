@@ -104,8 +104,8 @@ TEST_F(Catalog, TellsWhereFilesAre) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "d",
                                      "keep_classes": ["hen", "dog"]})");
   EXPECT_EQ(dataset_names(), (std::vector<std::string>{"few", "tiny"}));
-  EXPECT_EQ(DatasetSource("few").class_count(), 2);
-  EXPECT_EQ(DatasetSource("tiny").class_count(), 4);
+  EXPECT_EQ(DatasetSource("few").num_classes(), 2);
+  EXPECT_EQ(DatasetSource("tiny").num_classes(), 4);
   EXPECT_EQ(DatasetSource("tiny").spec().description, "a test");
   const auto expect_at = [](const std::string& where) {
     for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).where(), where);

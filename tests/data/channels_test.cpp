@@ -123,7 +123,7 @@ TEST_F(GreyFolder, IsTheSameInShards) {
   write_file(folder_ / "d.json", R"({"name": "d", "format": "image_folder", "paths": ["images"],
                                      "mean": [0.25], "std": [0.5]})");
   const DatasetInfo described = packed((folder_ / "d.json").string(), 4)->info();
-  EXPECT_FALSE(described.channels_open);
+  EXPECT_FALSE(described.has_any_channels);
   EXPECT_EQ(described.mean, std::vector<double>{0.25});
 }
 

@@ -192,7 +192,7 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   std::vector<uint8_t> pixels(20);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { train->image(5, pixels.data()); }),
               HasSubstr("image 5 of 5"));
-  for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).class_count(), 4);
+  for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).num_classes(), 4);
   home_.write_description(
       "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
   EXPECT_THAT(open_error(ErrorKind::failure, "few"),

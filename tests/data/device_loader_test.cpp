@@ -26,7 +26,7 @@ TEST(DeviceLoader, OnTheCpuItIsTheLoader) {
   EXPECT_EQ(loader.batches_per_epoch(), 3);
   for (int i = 0; i < 6; ++i) {
     const Batch a = loader.next(), b = plain.next();
-    EXPECT_TRUE(at::equal(a.images, b.images));
+    EXPECT_TRUE(at::equal(a.inputs, b.inputs));
     EXPECT_TRUE(at::equal(a.soft_labels, b.soft_labels));
   }
 }
@@ -35,14 +35,14 @@ TEST(DeviceLoader, GivesWhatTheNetworkTakes) {
   for (const double mixup : {0.0, 0.4}) {
     DeviceLoader loader(images(10), options(mixup), at::kMeta);
     const Batch batch = loader.next();
-    EXPECT_TRUE(batch.images.is_meta() && batch.labels.is_meta());
-    EXPECT_EQ(batch.images.sizes(), at::IntArrayRef({4, 2, 3, 4}));
-    EXPECT_EQ(batch.images.scalar_type(), at::kFloat);
+    EXPECT_TRUE(batch.inputs.is_meta() && batch.labels.is_meta());
+    EXPECT_EQ(batch.inputs.sizes(), at::IntArrayRef({4, 2, 3, 4}));
+    EXPECT_EQ(batch.inputs.scalar_type(), at::kFloat);
     EXPECT_EQ(batch.soft_labels.defined(), mixup > 0.0);
     if (mixup > 0.0) {
       EXPECT_EQ(batch.soft_labels.sizes(), at::IntArrayRef({4, 3}));
     }
-    EXPECT_EQ(batch.own_weight, 1.0);
+    EXPECT_EQ(batch.mixup_weight, 1.0);
   }
 }
 
@@ -54,7 +54,7 @@ TEST(DeviceLoader, KeepsTheOrderAndSeeks) {
       for (int64_t number = from; number < from + 4; ++number) {
         const Batch batch = loader.next();
         EXPECT_EQ(batch.epoch * 3 + batch.position, number);
-        EXPECT_EQ(batch.images.size(0), number % 3 == 2 ? 2 : 4);
+        EXPECT_EQ(batch.inputs.size(0), number % 3 == 2 ? 2 : 4);
       }
     }
   }
@@ -64,12 +64,12 @@ TEST(DeviceLoader, AWholeDatasetTravelsOnce) {
   LoaderOptions whole{.batch_size = 6, .shuffle = true};
   DeviceLoader loader(inputs(6), whole, at::kMeta);
   const Batch first = loader.next(), second = loader.next();
-  EXPECT_TRUE(first.images.is_meta());
-  EXPECT_TRUE(second.images.is_same(first.images));
+  EXPECT_TRUE(first.inputs.is_meta());
+  EXPECT_TRUE(second.inputs.is_same(first.inputs));
   EXPECT_EQ(second.epoch, 1);
   whole.batch_size = 3;
   DeviceLoader parts(inputs(6), whole, at::kMeta);
-  EXPECT_FALSE(parts.next().images.is_same(parts.next().images));
+  EXPECT_FALSE(parts.next().inputs.is_same(parts.next().inputs));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class FetchFile : public ::testing::Test {
   }
 
   FetchRequest request(const std::string& url) {
-    return {.url = url, .place = place(), .pause = [this](std::chrono::milliseconds time) {
+    return {.url = url, .path = place(), .pause = [this](std::chrono::milliseconds time) {
               seconds_.push_back(time.count() / 1000);
             }};
   }

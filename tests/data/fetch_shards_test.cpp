@@ -109,7 +109,7 @@ TEST_F(ListedShards, AreThoseOfAFileInTheRepository) {
   describe();
   const DatasetSource source(home_.name());
   EXPECT_THAT(source.splits(), ElementsAre("train", "test"));
-  EXPECT_EQ(source.class_count(), 2);
+  EXPECT_EQ(source.num_classes(), 2);
   EXPECT_EQ(source.open_metadata("train")->size(), 8);
   read(6);
   EXPECT_THAT(server_.requests(), ElementsAre("datasets/me/pets/resolve/v1/_info.json 0",

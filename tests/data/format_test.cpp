@@ -52,14 +52,14 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 DatasetFormat table_format() {
   return {.settings = NamedSettings("toy_table", TableSettings{}),
           .description = "table of a test",
-          .images = false,
+          .has_images = false,
           .check =
               [](const DatasetSpec& spec) {
                 return spec.classes.empty() ? ConfigProblem()
                                             : ConfigProblem("a table has no classes", {"classes"});
               },
           .open = open_table,
-          .parts =
+          .required_paths =
               [](const DatasetSpec&, const std::string& split) {
                 return std::vector<RequiredPath>{{split + ".txt", /*is_folder=*/false}};
               },
@@ -110,7 +110,7 @@ TEST_F(ToyFormat, OpensListsAndVerifies) {
   const Batch batch = Loader(open_dataset("sums", "train+validation"), {.batch_size = 4}).next();
   EXPECT_FALSE(batch.labels.defined());
   EXPECT_TRUE(at::equal(batch.targets[1], at::tensor({6.0F, 4.0F})));
-  EXPECT_TRUE(at::equal(batch.images[1].flatten(), at::tensor({5.0F, 1.0F})));
+  EXPECT_TRUE(at::equal(batch.inputs[1].flatten(), at::tensor({5.0F, 1.0F})));
 
   EXPECT_EQ(DatasetSource("sums").where(), folder().string());
   for (const FileVerification& file : DatasetSource("sums").verify()) EXPECT_TRUE(file.ok());

@@ -75,7 +75,7 @@ LoaderOptions everything(int64_t threads) {
 }
 
 void expect_equal(const Batch& a, const Batch& b) {
-  EXPECT_TRUE(at::equal(a.images, b.images)) << a.epoch << ", " << a.position;
+  EXPECT_TRUE(at::equal(a.inputs, b.inputs)) << a.epoch << ", " << a.position;
   EXPECT_TRUE(at::equal(a.labels, b.labels));
   EXPECT_TRUE(at::equal(a.soft_labels, b.soft_labels));
 }
@@ -85,9 +85,9 @@ TEST_F(ImageFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
   Loader first(data, everything(0));
   std::vector<Batch> batches;
   for (int i = 0; i < 7; ++i) batches.push_back(first.next());
-  EXPECT_EQ(batches[0].images.sizes(), at::IntArrayRef({5, 3, 24, 24}));
+  EXPECT_EQ(batches[0].inputs.sizes(), at::IntArrayRef({5, 3, 24, 24}));
   EXPECT_EQ(batches[0].soft_labels.sizes(), at::IntArrayRef({5, 2}));
-  EXPECT_FALSE(at::equal(batches[0].images, batches[3].images)) << "epochs differ";
+  EXPECT_FALSE(at::equal(batches[0].inputs, batches[3].inputs)) << "epochs differ";
   for (const int64_t threads : {1, 2, 4}) {
     Loader other(data, everything(threads));
     for (const Batch& batch : batches) expect_equal(other.next(), batch);
@@ -113,7 +113,7 @@ TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
       const std::string said = ::testing::internal::GetCapturedStderr();
       EXPECT_THAT(said, HasSubstr(damaged.string()));
       EXPECT_EQ(said.find(damaged.string()), said.rfind(damaged.string())) << "once is enough";
-      EXPECT_TRUE(at::equal(batch.images[5], batch.images[6]));
+      EXPECT_TRUE(at::equal(batch.inputs[5], batch.inputs[6]));
       EXPECT_EQ(batch.labels[5].item<int64_t>(), 1) << "with the label of the one that is shown";
     }
   }

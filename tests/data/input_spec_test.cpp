@@ -83,9 +83,9 @@ TEST(InputSpec, AReaderOfTheDocumentAloneMakesTheSameInput) {
     const Json facts = Json::parse(document_of(spec).dump());
     LoaderOptions all;
     all.batch_size = 2;
-    const at::Tensor wanted = Loader(data, all).next().images[1];
+    const at::Tensor wanted = Loader(data, all).next().inputs[1];
     const auto again = preprocessed(base, read_input_spec(facts, "there"));
-    EXPECT_TRUE(torch::equal(Loader(again, all).next().images[1], wanted)) << facts;
+    EXPECT_TRUE(torch::equal(Loader(again, all).next().inputs[1], wanted)) << facts;
     Bitmap bitmap;
     const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
     base->decode(1, whole, 1, bitmap);

@@ -81,7 +81,7 @@ std::vector<int64_t> epoch_labels(Loader& loader) {
 void expect_same(const Batch& a, const Batch& b) {
   EXPECT_EQ(a.epoch, b.epoch);
   EXPECT_EQ(a.position, b.position);
-  EXPECT_TRUE(at::equal(a.images, b.images)) << "epoch " << a.epoch << " batch " << a.position;
+  EXPECT_TRUE(at::equal(a.inputs, b.inputs)) << "epoch " << a.epoch << " batch " << a.position;
   EXPECT_TRUE(at::equal(a.labels, b.labels)) << "epoch " << a.epoch << " batch " << a.position;
 }
 
@@ -94,7 +94,7 @@ TEST(Batch, MovesItsTensorsToADevice) {
     return other.to(at::kMeta);
   }();
   batch = batch.to(at::kMeta);
-  EXPECT_TRUE(batch.images.is_meta() && batch.labels.is_meta() && soft.soft_labels.is_meta() &&
+  EXPECT_TRUE(batch.inputs.is_meta() && batch.labels.is_meta() && soft.soft_labels.is_meta() &&
               soft.targets.is_meta());
   EXPECT_FALSE(batch.soft_labels.defined());
   EXPECT_FALSE(batch.targets.defined());
@@ -111,12 +111,12 @@ TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
     EXPECT_EQ(loader.batches_per_epoch(), 3);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
-    EXPECT_FALSE(loader.done());
+    EXPECT_FALSE(loader.is_done());
     const Batch last = loader.next();
     EXPECT_THAT(labels_of(last), ElementsAre(8, 9));
-    EXPECT_EQ(last.images.sizes(), at::IntArrayRef({2, 2, 3, 4}));
+    EXPECT_EQ(last.inputs.sizes(), at::IntArrayRef({2, 2, 3, 4}));
     EXPECT_EQ(last.position, 2);
-    EXPECT_TRUE(loader.done());
+    EXPECT_TRUE(loader.is_done());
     EXPECT_THAT(error_of(ErrorKind::usage, [&] { loader.next(); }), HasSubstr("no batch after"));
     loader.seek(0, 1);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
@@ -129,16 +129,16 @@ TEST(Loader, GivesNormalisedFloatsAndLabels) {
   options.batch_size = 3;
   Loader loader(dataset, options);
   const Batch batch = loader.next();
-  EXPECT_EQ(batch.images.scalar_type(), at::kFloat);
+  EXPECT_EQ(batch.inputs.scalar_type(), at::kFloat);
   EXPECT_EQ(batch.labels.scalar_type(), at::kLong);
-  ASSERT_EQ(batch.images.sizes(), at::IntArrayRef({3, 2, 3, 4}));
+  ASSERT_EQ(batch.inputs.sizes(), at::IntArrayRef({3, 2, 3, 4}));
   std::vector<uint8_t> pixels(24);
   for (int64_t i = 0; i < 3; ++i) {
     dataset->image(i, pixels.data());
     for (int64_t p = 0; p < 24; ++p) {
       const float mean = p < 12 ? 0.25f : 0.5f;
       const float std = p < 12 ? 0.5f : 0.25f;
-      EXPECT_EQ(batch.images.view({3, 24})[i][p].item<float>(),
+      EXPECT_EQ(batch.inputs.view({3, 24})[i][p].item<float>(),
                 (static_cast<float>(pixels[static_cast<size_t>(p)]) / 255.0f - mean) / std);
     }
   }
@@ -156,7 +156,7 @@ TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllImages) {
     orders.insert(labels);
     std::sort(labels.begin(), labels.end());
     for (int64_t i = 0; i < 50; ++i) ASSERT_EQ(labels.at(static_cast<size_t>(i)), i);
-    EXPECT_FALSE(loader.done());
+    EXPECT_FALSE(loader.is_done());
   }
   options.seed = 6;
   Loader other(small_dataset(50), options);
@@ -171,7 +171,7 @@ TEST(Loader, DropLastLeavesOutTheSmallerBatch) {
   Loader loader(small_dataset(10), options);
   EXPECT_EQ(loader.batches_per_epoch(), 2);
   EXPECT_EQ(epoch_labels(loader).size(), 8u);
-  EXPECT_TRUE(loader.done());
+  EXPECT_TRUE(loader.is_done());
   Loader whole(small_dataset(8), options);
   EXPECT_EQ(whole.batches_per_epoch(), 2);
 }
@@ -214,9 +214,9 @@ TEST(Loader, AugmentationChangesFromEpochToEpoch) {
     EXPECT_EQ(firsts.back().epoch, epoch);
   }
   EXPECT_TRUE(at::equal(firsts[0].labels, firsts[1].labels));
-  EXPECT_FALSE(at::equal(firsts[0].images, firsts[1].images));
+  EXPECT_FALSE(at::equal(firsts[0].inputs, firsts[1].inputs));
   loader.seek(1, 7);
-  EXPECT_TRUE(loader.done());
+  EXPECT_TRUE(loader.is_done());
 }
 
 TEST(Loader, AugmentationBelongsToThePlaceInTheEpoch) {
@@ -232,7 +232,7 @@ TEST(Loader, AugmentationBelongsToThePlaceInTheEpoch) {
     at::Tensor expected = at::empty({2, 3, 4});
     CounterRng rng = augment_rng(options.seed, 3, 8 + i);
     transform(pixels.data(), rng, expected.mutable_data_ptr<float>());
-    EXPECT_TRUE(at::equal(batch.images[i], expected)) << i;
+    EXPECT_TRUE(at::equal(batch.inputs[i], expected)) << i;
   }
 }
 
@@ -358,12 +358,12 @@ TEST(Loader, BytesNormaliseToTheBitsOfFloats) {
   for (const int64_t threads : {0, 3}) {
     LoaderOptions options = augmented(threads);
     Loader floats(dataset, options);
-    options.bytes = true;
+    options.keeps_bytes = true;
     Loader bytes(dataset, options);
     for (int i = 0; i < 2 * 7; ++i) {
       Batch batch = bytes.next();
-      ASSERT_EQ(batch.images.scalar_type(), at::kByte);
-      batch.images = normalised(batch.images, mean, std);
+      ASSERT_EQ(batch.inputs.scalar_type(), at::kByte);
+      batch.inputs = normalised(batch.inputs, mean, std);
       expect_same(batch, floats.next());
     }
   }
@@ -409,10 +409,10 @@ TEST(Loader, TheFirstOfSeveralErrorsOfABatchArrives) {
 TEST(Loader, IsReadyOnceABatchIs) {
   const auto dataset = small_dataset(20);
   Loader none(dataset, augmented(0));
-  EXPECT_FALSE(none.ready());
+  EXPECT_FALSE(none.is_ready());
   Loader loader(dataset, augmented(2));
   loader.next();
-  while (!loader.ready()) std::this_thread::yield();  // It comes without another next().
+  while (!loader.is_ready()) std::this_thread::yield();  // It comes without another next().
   EXPECT_EQ(loader.next().position, 1);
 }
 

@@ -163,9 +163,9 @@ TEST(Mosaic, WithoutReplacementEveryDecidingImageComesBeforeAnyComesAgain) {
 
 TEST(Mosaic, OnlyTrainingHasNoEnd) {
   MosaicConfig config{.deciding = {"c", "a"}, .num_train = 7, .num_test = 5};
-  EXPECT_TRUE(mosaic("train", config)->endless());
+  EXPECT_TRUE(mosaic("train", config)->is_endless());
   EXPECT_EQ(mosaic("train", config)->size(), 7);
-  EXPECT_FALSE(mosaic("test", config)->endless());
+  EXPECT_FALSE(mosaic("test", config)->is_endless());
   EXPECT_EQ(mosaic("test", config)->size(), 5);
   EXPECT_THAT(test::failure_of([&] { mosaic("test", config)->label(5); }),
               HasSubstr("image 5 of 5"));

@@ -105,10 +105,10 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   const PackResult result = pack({.num_shards = 3});
   EXPECT_EQ(result.description, out() / "packed.json");
   ASSERT_EQ(result.splits.size(), 2u);
-  EXPECT_EQ(result.splits[0].images, 11);
-  EXPECT_EQ(result.splits[0].shards, 3);
+  EXPECT_EQ(result.splits[0].num_images, 11);
+  EXPECT_EQ(result.splits[0].num_shards, 3);
   EXPECT_EQ(result.splits[1].split, "test");
-  EXPECT_EQ(result.splits[1].shards, 1);  // As long as those of the training split.
+  EXPECT_EQ(result.splits[1].num_shards, 1);  // As long as those of the training split.
   const std::string name = result.description.string();
   for (const char* split : {"train", "test"}) {
     const auto packed = open_dataset(name, split), folder = open_dataset(root().string(), split);
@@ -219,9 +219,9 @@ TEST_F(PackFolder, AFullDiskLeavesNothing) {
 TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   write_file(root() / "train" / "cat" / "3.jpg", std::string("no image"));
   const PackResult result = pack({.num_shards = 11});
-  EXPECT_EQ(result.splits[0].images, 10);
-  EXPECT_EQ(result.splits[0].shards, 10);  // One has nothing left in it.
-  EXPECT_EQ(result.splits[0].skipped, 1);
+  EXPECT_EQ(result.splits[0].num_images, 10);
+  EXPECT_EQ(result.splits[0].num_shards, 10);  // One has nothing left in it.
+  EXPECT_EQ(result.splits[0].num_skipped, 1);
   EXPECT_EQ(open_dataset(result.description.string(), "train")->size(), 10);
   test::fs::remove_all(out());
   write_file(root() / "train" / "cat" / "4.jpg", std::string());

@@ -213,7 +213,7 @@ TEST(RandomPart, KeepsAreaAspectAndPlace) {
   double min = 1, max = 0;
   for (uint64_t position = 0; position < 4000; ++position) {
     CounterRng rng(1, 2, position);
-    const Rectangle part = random_part(config, 60, 90, rng);
+    const Rectangle part = random_crop(config, 60, 90, rng);
     ASSERT_GE(part.top, 0);
     ASSERT_GE(part.left, 0);
     ASSERT_LE(part.top + part.height, 60);
@@ -233,11 +233,11 @@ TEST(RandomPart, IsTheWholeWhereNothingFits) {
   CropConfig config;
   config.min_area = 0.9;
   CounterRng rng(1, 2, 3);
-  const Rectangle part = random_part(config, 4, 400, rng);
+  const Rectangle part = random_crop(config, 4, 400, rng);
   EXPECT_EQ(part.height, 4);
   EXPECT_EQ(part.width, 400);
   for (const int64_t side : {1, 2, 3}) {
-    const Rectangle tiny = random_part({}, side, side, rng);
+    const Rectangle tiny = random_crop({}, side, side, rng);
     EXPECT_GE(tiny.height, 1);
     EXPECT_LE(tiny.top + tiny.height, side);
   }

@@ -28,7 +28,7 @@ Bytes noise(int64_t channels) {
 Bytes changed(std::string_view name, double magnitude, Bytes bytes, uint64_t position = 0) {
   CounterRng rng(1, 2, position);
   const auto channels = static_cast<int64_t>(bytes.size()) / (kHeight * kWidth);
-  rand_augment_change(name, magnitude, rng, {channels, kHeight, kWidth, bytes.data()});
+  apply_rand_augment_op(name, magnitude, rng, {channels, kHeight, kWidth, bytes.data()});
   return bytes;
 }
 
@@ -128,7 +128,7 @@ TEST(RandAugment, MovesTakeTheNearestPixelAndUncoverGrey) {
   const Bytes in = noise(3);
   for (uint64_t position = 0; position < 8; ++position) {
     for (const double m : {2.0, 10.0}) {
-      const double sign = CounterRng(1, 2, position).below(2) == 1 ? -1 : 1;
+      const double sign = CounterRng(1, 2, position).randint(2) == 1 ? -1 : 1;
       const double angle = sign * m * 3 * std::numbers::pi / 180;
       const double my = (kHeight - 1) / 2.0, mx = (kWidth - 1) / 2.0;
       using Source = std::function<std::pair<double, double>(double, double)>;
@@ -167,8 +167,8 @@ TEST(RandAugment, CutoutIsASquareAroundARandomPixel) {
   const Bytes in = noise(3);
   for (uint64_t position = 0; position < 20; ++position) {
     CounterRng rng(1, 2, position);
-    const auto row = static_cast<int64_t>(rng.below(kHeight));
-    const auto column = static_cast<int64_t>(rng.below(kWidth));
+    const auto row = static_cast<int64_t>(rng.randint(kHeight));
+    const auto column = static_cast<int64_t>(rng.randint(kWidth));
     expect_bytes(changed("cutout", 1, in, position), 0, [&](int64_t c, int64_t y, int64_t x) {
       const bool gone = y >= row - 4 && y < row + 4 && x >= column - 4 && x < column + 4;
       return gone ? 128 : at(in, c, y, x);
@@ -183,9 +183,8 @@ TEST(RandAugment, DrawsAmongAllChangesAsOftenAsThereAreLayers) {
     Bytes out = in, again = in;
     CounterRng rng(3, 4, position), same(3, 4, position);
     rand_augment({1, 10}, rng, {3, kHeight, kWidth, out.data()});
-    const size_t which = same.below(rand_augment_changes().size());
-    rand_augment_change(rand_augment_changes()[which], 10, same,
-                        {3, kHeight, kWidth, again.data()});
+    const size_t which = same.randint(rand_augment_ops().size());
+    apply_rand_augment_op(rand_augment_ops()[which], 10, same, {3, kHeight, kWidth, again.data()});
     ASSERT_EQ(out, again);
     ++seen[{static_cast<uint8_t>(which)}];
   }
@@ -199,7 +198,7 @@ TEST(RandAugment, DrawsAmongAllChangesAsOftenAsThereAreLayers) {
 }
 
 TEST(RandAugment, OneChannelWorksAndUnknownNamesDoNot) {
-  for (const std::string_view name : rand_augment_changes()) {
+  for (const std::string_view name : rand_augment_ops()) {
     EXPECT_EQ(changed(name, 10, noise(1)).size(), noise(1).size()) << name;
   }
   EXPECT_EQ(changed("color", 10, noise(1)), noise(1));

@@ -26,7 +26,7 @@ CounterRng drawing(const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
   for (uint64_t position = 0;; ++position) {
     CounterRng rng(1, 2, position);
     bool all = true;
-    for (const auto& [n, wanted] : draws) all = rng.below(n) == wanted && all;
+    for (const auto& [n, wanted] : draws) all = rng.randint(n) == wanted && all;
     if (all) return CounterRng(1, 2, position);
   }
 }
@@ -55,7 +55,7 @@ TEST(ReferenceAugment, ChangesGiveItsBytes) {
                      : name.ends_with("-") ? drawing({{2, 1}})
                                            : drawing({{2, 0}});
     at::Tensor found = image.clone();
-    rand_augment_change(
+    apply_rand_augment_op(
         change, std::stod(name.substr(slash + 1)), rng,
         {image.size(0), image.size(1), image.size(2), found.mutable_data_ptr<uint8_t>()});
     const at::Tensor differ = found.ne(wanted).logical_and_(
@@ -63,7 +63,7 @@ TEST(ReferenceAugment, ChangesGiveItsBytes) {
     EXPECT_EQ(differ.sum().item<int64_t>(), 0) << name;
     tried.insert(change);
   }
-  EXPECT_EQ(tried.size(), rand_augment_changes().size());
+  EXPECT_EQ(tried.size(), rand_augment_ops().size());
 }
 
 // Pearson's statistic of two samples of equal size has k degrees of freedom where they are drawn
@@ -80,7 +80,7 @@ TEST(ReferenceAugment, PartsAreDrawnAsOften) {
   }
   for (int64_t i = 0; i < total; ++i) {
     CounterRng rng(5, 6, static_cast<uint64_t>(i));
-    const Rectangle part = random_part({}, 6, 9, rng);
+    const Rectangle part = random_crop({}, 6, 9, rng);
     counts[{part.top, part.left, part.height, part.width}].second += 1.0;
   }
   double statistic = 0.0;

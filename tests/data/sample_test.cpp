@@ -52,7 +52,7 @@ TEST(Sample, OfEndlessDataIsAPartOfTheStream) {
       make_mosaic(numbered(), {.deciding = {"a", "b"}, .grid = 2}, MosaicOf::images, "grids");
   const auto data = make_sample(endless, 5, 4);
   EXPECT_EQ(data->size(), 5);
-  EXPECT_FALSE(data->endless());
+  EXPECT_FALSE(data->is_endless());
   for (int64_t i = 0; i < 5; ++i) {
     EXPECT_EQ(test::image_of(*data, i), test::image_of(*endless, stream_begin(4) + i));
   }

@@ -181,7 +181,7 @@ TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
     const auto data = home_.open();
     ASSERT_EQ(data->size(), 200);
     Loader loader(sized(data), options);
-    while (!loader.done()) labels.push_back(loader.next().labels.sum().item<int64_t>());
+    while (!loader.is_done()) labels.push_back(loader.next().labels.sum().item<int64_t>());
   });
   EXPECT_EQ(times(said, "train-1.tar"), 1) << said;
   EXPECT_THAT(said, AllOf(HasSubstr(" after 19"), HasSubstr("; 1 image of it left out")));
@@ -360,13 +360,13 @@ TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfASha
   options.seed = 5;
   Loader first(data, options);
   std::vector<at::Tensor> batches;
-  for (int i = 0; i < 25; ++i) batches.push_back(first.next().images);
+  for (int i = 0; i < 25; ++i) batches.push_back(first.next().inputs);
   for (const int64_t threads : {1, 8}) {
     options.num_threads = threads;
     Loader other(data, options);
-    for (const at::Tensor& batch : batches) EXPECT_TRUE(at::equal(other.next().images, batch));
+    for (const at::Tensor& batch : batches) EXPECT_TRUE(at::equal(other.next().inputs, batch));
     other.seek(1, 3);  // After 6 of the 20 images of each lane's first shard.
-    EXPECT_TRUE(at::equal(other.next().images, batches[13]));
+    EXPECT_TRUE(at::equal(other.next().inputs, batches[13]));
   }
 }
 

@@ -36,7 +36,7 @@ class EndlessClusters : public ::testing::Test {
 
 TEST_F(EndlessClusters, SampleIIsAlwaysTheSame) {
   const auto stream = train();
-  EXPECT_TRUE(stream->endless());
+  EXPECT_TRUE(stream->is_endless());
   EXPECT_EQ(stream->size(), 25);
   EXPECT_FALSE(stream->has_images());
   EXPECT_FALSE(stream->inputs().values_NCHW.defined()) << "nothing is kept";
@@ -57,10 +57,10 @@ TEST_F(EndlessClusters, BeginAsTheFiniteDatasetDoesAndTestIsFinite) {
   const at::Tensor endless = train()->generate(0, 25).values_NCHW;
   const at::Tensor test = open_dataset(path(), "test")->inputs().values_NCHW;
   describe(R"("num_train": 25, "num_test": 6)");
-  EXPECT_FALSE(train()->endless());
+  EXPECT_FALSE(train()->is_endless());
   EXPECT_TRUE(at::equal(endless, train()->inputs().values_NCHW));
   EXPECT_TRUE(at::equal(test, open_dataset(path(), "test")->inputs().values_NCHW));
-  EXPECT_FALSE(open_dataset(path(), "test")->endless());
+  EXPECT_FALSE(open_dataset(path(), "test")->is_endless());
 }
 
 TEST_F(EndlessClusters, NeedNoMemoryForAll) {
@@ -86,7 +86,7 @@ TEST_F(EndlessClusters, TheLoaderTakesSamplesInOrderWithoutRepeating) {
         EXPECT_EQ(batch.position, position);
         const int64_t begin = position * batch_size, count = std::min(batch_size, 25 - begin);
         const DatasetInputs expected = stream->generate(epoch * 25 + begin, count);
-        EXPECT_TRUE(at::equal(batch.images, expected.values_NCHW)) << epoch << ", " << position;
+        EXPECT_TRUE(at::equal(batch.inputs, expected.values_NCHW)) << epoch << ", " << position;
         EXPECT_TRUE(at::equal(batch.labels, expected.labels_N));
       };
       const int64_t batches = loader.batches_per_epoch();
@@ -102,20 +102,20 @@ TEST_F(EndlessClusters, TheLoaderTakesSamplesInOrderWithoutRepeating) {
 
 TEST_F(EndlessClusters, AnUnshuffledLoaderSeesOneEpoch) {
   Loader loader(train(), {.batch_size = 25});
-  EXPECT_TRUE(at::equal(loader.next().images, train()->generate(0, 25).values_NCHW));
-  EXPECT_TRUE(loader.done());
+  EXPECT_TRUE(at::equal(loader.next().inputs, train()->generate(0, 25).values_NCHW));
+  EXPECT_TRUE(loader.is_done());
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { loader.seek(INT64_MAX / 20, 0); }),
               HasSubstr("does not exist"));
 }
 
 TEST_F(EndlessClusters, TheFirstOfThemAreFinite) {
   const auto first = make_first_n(train(), 8, "first");
-  EXPECT_FALSE(first->endless());
+  EXPECT_FALSE(first->is_endless());
   EXPECT_TRUE(at::equal(first->inputs().values_NCHW, train()->generate(0, 8).values_NCHW));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { hold_out(train(), 0.1, "train", false); }),
               HasSubstr("no validation split"));
   const auto renamed = make_renamed(train(), "other");
-  EXPECT_TRUE(renamed->endless());
+  EXPECT_TRUE(renamed->is_endless());
   EXPECT_EQ(renamed->info().name, "other");
   EXPECT_TRUE(
       at::equal(renamed->generate(90, 3).values_NCHW, train()->generate(90, 3).values_NCHW));
@@ -173,10 +173,10 @@ TEST(RealTargets, GoWithTheirInputsThroughTheLoader) {
       for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
         const Batch batch = loader.next();
         EXPECT_FALSE(batch.labels.defined());
-        EXPECT_TRUE(at::equal(batch.targets.select(1, 0), batch.images.flatten()));
-        EXPECT_TRUE(at::equal(batch.targets.select(1, 1), -batch.images.flatten()));
+        EXPECT_TRUE(at::equal(batch.targets.select(1, 0), batch.inputs.flatten()));
+        EXPECT_TRUE(at::equal(batch.targets.select(1, 1), -batch.inputs.flatten()));
         for (int64_t j = 0; j < batch.targets.size(0); ++j) {
-          seen.push_back(batch.images[j].item<float>());
+          seen.push_back(batch.inputs[j].item<float>());
         }
         EXPECT_TRUE(batch.to(at::kMeta).targets.is_meta());
       }
@@ -259,7 +259,7 @@ TEST(RealTargets, MayBelongToImages) {
   const Batch batch = Loader(preprocessed(images, config), options).next();
   EXPECT_FALSE(batch.labels.defined());
   EXPECT_EQ(batch.targets.sizes(), (std::vector<int64_t>{9, 1}));
-  EXPECT_TRUE(at::allclose(batch.images.mean({1, 2, 3}), batch.targets.flatten(), 0.0, 1e-6));
+  EXPECT_TRUE(at::allclose(batch.inputs.mean({1, 2, 3}), batch.targets.flatten(), 0.0, 1e-6));
   options.augment.mixup = 0.2;
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { Loader(images, options); }),
               HasSubstr("'mixup' needs classes"));

@@ -60,7 +60,7 @@ TEST_F(TableFiles, GiveColumnsByName) {
   EXPECT_EQ(train->info().targets, std::vector<std::string>{"y"});
   EXPECT_FALSE(train->has_images());
   EXPECT_EQ(example_noun(train->info()), "row");
-  EXPECT_FALSE(train->endless());
+  EXPECT_FALSE(train->is_endless());
   const DatasetInputs rows = train->inputs();
   EXPECT_TRUE(torch::equal(rows.values_NCHW,
                            torch::tensor({{1.0F, -2.0F}, {3.0F, -4.0F}}).reshape({2, 1, 1, 2})));

@@ -105,9 +105,9 @@ TEST(ImageTransform, DrawsFlipThenDownThenRight) {
   const ImageTransform transform(info, {true, 2});
   for (int64_t position = 0; position < 100; ++position) {
     CounterRng rng = augment_rng(9, 4, position);
-    const bool flip = rng.below(2) == 1;
-    const int64_t down = static_cast<int64_t>(rng.below(5)) - 2;
-    const int64_t right = static_cast<int64_t>(rng.below(5)) - 2;
+    const bool flip = rng.randint(2) == 1;
+    const int64_t down = static_cast<int64_t>(rng.randint(5)) - 2;
+    const int64_t right = static_cast<int64_t>(rng.randint(5)) - 2;
     EXPECT_EQ(transformed(transform, augment_rng(9, 4, position)),
               expected(info, image(), flip, down, right))
         << position;
@@ -126,11 +126,11 @@ TEST(ImageTransform, FlipsBeforeRandAugmentAndShiftsAfter) {
     std::vector<uint8_t> given = image(), wanted(20);
     given.resize(20);
     CounterRng rng = augment_rng(9, 4, position);
-    const bool flip = rng.below(2) == 1;
+    const bool flip = rng.randint(2) == 1;
     for (size_t i = 0; i < 20; ++i) wanted[i] = given[flip ? i / 5 * 5 + 4 - i % 5 : i];
     rand_augment(*augment.rand_augment, rng, {1, 4, 5, wanted.data()});
-    const int64_t down = static_cast<int64_t>(rng.below(5)) - 2;
-    const int64_t right = static_cast<int64_t>(rng.below(5)) - 2;
+    const int64_t down = static_cast<int64_t>(rng.randint(5)) - 2;
+    const int64_t right = static_cast<int64_t>(rng.randint(5)) - 2;
     std::vector<float> out(20);
     CounterRng again = augment_rng(9, 4, position);
     transform(given.data(), again, out.data());

@@ -50,7 +50,7 @@ TEST(FeatureFile, HasWhatTheForwardPassGivesForEachImage) {
     all.batch_size = 11;
     const Batch batch = Loader(data, all).next();
     EXPECT_TRUE(tensors.at("labels").equal(batch.labels));
-    const at::Tensor wanted = model->forward(batch.images).pre_logits;
+    const at::Tensor wanted = model->forward(batch.inputs).pre_logits;
     ASSERT_EQ(tensors.at("pre_logits").sizes(), at::IntArrayRef({11 * members, 8}));
     EXPECT_TRUE(torch::allclose(tensors.at("pre_logits"), wanted, 1e-4, 1e-5));
   }

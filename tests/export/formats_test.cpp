@@ -58,7 +58,7 @@ TEST(WithPreprocessing, NeedsImagesOfAKnownMeanAndStd) {
   EXPECT_TRUE(with_preprocessing(testing::toy_info()).input.takes_bytes);
   ExportInfo unknown = testing::toy_info(), numbers = testing::toy_info();
   unknown.input.mean = unknown.input.std = {};
-  numbers.input.images = false;
+  numbers.input.has_images = false;
   for (const ExportInfo& info : {unknown, numbers}) {
     EXPECT_THAT(test::usage_of([&] { with_preprocessing(info); }),
                 HasSubstr("no images with a known mean and std"));

@@ -21,7 +21,7 @@ const std::vector<std::string> kNames = {"ant", "bee", "cat, tabby", "dog", "elk
 class PredictImages : public ::testing::Test {
  protected:
   PredictImages() {
-    spec.images = true;
+    spec.has_images = true;
     spec.input_size = {1, 8, 8};
     spec.rescale_factor = 1.0 / 255.0;
     spec.mean = {0.5};
@@ -186,7 +186,7 @@ TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
   spec.mean = spec.std = {};
   EXPECT_THAT(test::failure_of([&] { predictions(*model); }),
               HasSubstr("does not store mean and std"));
-  spec.images = false;
+  spec.has_images = false;
   EXPECT_THAT(test::usage_of([&] { predictions(*model); }), HasSubstr("inputs are not images"));
 }
 

@@ -301,7 +301,7 @@ TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
     expect_close(program.run(images), wanted.logits, 1e-5);
     const Routing& routing = wanted.routings.front().routing;
     const at::Tensor rows = routing.offsets.diff();
-    EXPECT_EQ(rows[0].item<int64_t>(), routing.tokens());
+    EXPECT_EQ(rows[0].item<int64_t>(), routing.num_tokens());
     EXPECT_EQ(rows[1].item<int64_t>(), 0);
   }
 }
@@ -365,7 +365,7 @@ TEST_F(ExportedProgram, IsACheckpointThatCanOnlyBeRun) {
   const auto program = model_of(checkpoint);
   const at::Tensor images = small_images(5);
   expect_close(run(*program, images).logits, run(*model_, images).logits, 1e-5);
-  EXPECT_EQ(program->parameter_count(), model_->parameter_count());
+  EXPECT_EQ(program->num_parameters(), model_->num_parameters());
   EXPECT_EQ(class_names_of(checkpoint), kScriptInfo.input.classes);
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_); }),
               HasSubstr("only eval, predict and bench can use"));

@@ -76,9 +76,9 @@ TEST_F(Archive, ANameComesOnce) {
 }
 
 TEST_F(Archive, LimitsHold) {
-  EXPECT_THAT(refusal({{"a", Bytes(600)}, {"b", Bytes(600)}}, {.bytes = 1000}),
+  EXPECT_THAT(refusal({{"a", Bytes(600)}, {"b", Bytes(600)}}, {.max_bytes = 1000}),
               HasSubstr("more than 1000 bytes"));
-  EXPECT_THAT(refusal({{"a", {}}, {"b", {}}, {"c", {}}}, {.entries = 2}),
+  EXPECT_THAT(refusal({{"a", {}}, {"b", {}}, {"c", {}}}, {.max_entries = 2}),
               HasSubstr("more than 2 entries"));
 }
 

@@ -86,7 +86,7 @@ int64_t expect_pixels_of_whole(const Bytes& file, const Rectangle& part, int64_t
   EXPECT_EQ(all.decode(reduction, whole), reduction);
   const int64_t width = (all.width() + reduction - 1) / reduction;
   Rectangle held;
-  const Rectangle found = some.decode_part(part, reduction, rgb, held);
+  const Rectangle found = some.decode_crop(part, reduction, rgb, held);
   EXPECT_EQ(held.top + found.top, part.top / reduction);
   EXPECT_EQ(held.left + found.left, part.left / reduction);
   EXPECT_GE((held.top + found.top + found.height) * reduction, part.top + part.height);
@@ -132,7 +132,7 @@ TEST(Image, DamageOutsideThePartOfAJpegIsFound) {
   Rectangle held;
   const auto read_top = [&](const Bytes& file) {
     ImageDecoder decoder(file);
-    decoder.decode_part({0, 0, 8, 8}, 1, rgb, held);
+    decoder.decode_crop({0, 0, 8, 8}, 1, rgb, held);
     return decoder.warning();
   };
   for (const size_t lacks : {3u, 40u, 400u}) {
@@ -382,7 +382,7 @@ TEST(Image, AnyFlippedByteOfAFileIsDecodedOrRefused) {
         std::vector<uint8_t> rgb;
         decoder.decode(8, rgb);
         Rectangle held;
-        ImageDecoder(bytes).decode_part({0, 0, 1, 1}, 1, rgb, held);
+        ImageDecoder(bytes).decode_crop({0, 0, 1, 1}, 1, rgb, held);
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::failure);
         EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);

@@ -129,11 +129,11 @@ std::vector<Scalar> scalars(const std::filesystem::path& path) {
 TEST(EventWriter, WritesScalars) {
   const test::TempDir folder;
   EventWriter writer(folder / "run/events");
-  writer.scalar("train/loss", 0.5, 0, 1700000000.25);
-  writer.scalar("train/loss", -1e-3, 300, 1700000001.5);
-  writer.scalar(std::string(1000, 't'), 3e38, int64_t{1} << 40, 0.0);
-  writer.scalar("\xce\xb1", std::numeric_limits<double>::infinity(), -1, 1.0);
-  writer.scalar("nan", std::numeric_limits<double>::quiet_NaN(), 1, 1.0);
+  writer.add_scalar("train/loss", 0.5, 0, 1700000000.25);
+  writer.add_scalar("train/loss", -1e-3, 300, 1700000001.5);
+  writer.add_scalar(std::string(1000, 't'), 3e38, int64_t{1} << 40, 0.0);
+  writer.add_scalar("\xce\xb1", std::numeric_limits<double>::infinity(), -1, 1.0);
+  writer.add_scalar("nan", std::numeric_limits<double>::quiet_NaN(), 1, 1.0);
   writer.flush();
   const auto found = scalars(writer.path());
   ASSERT_EQ(found.size(), 5u);
@@ -154,7 +154,7 @@ TEST(EventWriter, WritesScalars) {
 TEST(EventWriter, WritesHistogramsWithABucketForEachValue) {
   const test::TempDir folder;
   EventWriter writer(folder.path());
-  writer.histogram("load", std::vector{0.5, 0.25, 0.25}, 7, 1700000000.25);
+  writer.add_histogram("load", std::vector{0.5, 0.25, 0.25}, 7, 1700000000.25);
   writer.flush();
   const auto all = records(test::get(writer.path()));
   const Message event = decode(all.at(1));
@@ -187,7 +187,7 @@ TEST(EventWriter, NamesItsFileAsTensorBoardExpects) {
 
 TEST(EventWriter, GivesEveryWriterItsOwnFile) {
   const test::TempDir folder;
-  for (int i = 0; i < 5; ++i) EventWriter(folder.path()).scalar("x", i, i, 1.0);
+  for (int i = 0; i < 5; ++i) EventWriter(folder.path()).add_scalar("x", i, i, 1.0);
   ASSERT_EQ(folder.names().size(), 5u);
   for (const std::string& name : folder.names()) EXPECT_EQ(scalars(folder / name).size(), 1u);
 }
@@ -197,9 +197,9 @@ TEST(EventWriter, FlushesWhenItEndsAndWhenMuchIsWaiting) {
   std::optional<EventWriter> writer(folder.path());
   const auto path = writer->path();
   const auto before = std::filesystem::file_size(path);
-  writer->scalar("x", 1, 1, 1.0);
+  writer->add_scalar("x", 1, 1, 1.0);
   EXPECT_EQ(std::filesystem::file_size(path), before);
-  for (int i = 2; i <= 5000; ++i) writer->scalar("x", i, i, 1.0);
+  for (int i = 2; i <= 5000; ++i) writer->add_scalar("x", i, i, 1.0);
   EXPECT_GT(std::filesystem::file_size(path), 65536u);
   writer.reset();
   const auto found = scalars(path);
@@ -210,7 +210,7 @@ TEST(EventWriter, FlushesWhenItEndsAndWhenMuchIsWaiting) {
 TEST(EventWriter, LeavesNoHalfRecordWhenTheDiskIsFull) {
   const test::TempDir folder;
   EventWriter writer(folder.path());
-  for (int i = 0; i < 100; ++i) writer.scalar("x", i, i, 1.0);
+  for (int i = 0; i < 100; ++i) writer.add_scalar("x", i, i, 1.0);
   {
     const test::FileSizeLimit limit(1000);
     EXPECT_THAT(test::failure_of([&] { writer.flush(); }),

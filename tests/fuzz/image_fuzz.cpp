@@ -14,6 +14,6 @@ void moesaic::fuzz::read_input(Bytes input) {
   const ImageDecoder stored(input);
   const int64_t h = stored.height(), w = stored.width();
   Rectangle held;
-  ImageDecoder(input).decode_part({h / 4, w / 4, (h + 1) / 2, (w + 1) / 2}, 8, rgb, held);
+  ImageDecoder(input).decode_crop({h / 4, w / 4, (h + 1) / 2, (w + 1) / 2}, 8, rgb, held);
   decoder.decode(8, rgb);
 }

@@ -38,8 +38,8 @@ TEST_P(TrainerOnDevice, PrunesBetweenPhases) {
              finetuned = load_model(checkpoints / "finetune"),
              pruned = load_model(checkpoints / "prune"),
              recovered = load_model(checkpoints / "recover");
-  EXPECT_EQ(pretrained->classes(), 3);
-  EXPECT_EQ(pruned->classes(), 2);
+  EXPECT_EQ(pretrained->num_classes(), 3);
+  EXPECT_EQ(pruned->num_classes(), 2);
   EXPECT_EQ(pretrained->moe_blocks()[0].layer->kept().size(), 4u);
   EXPECT_EQ(pruned->moe_blocks()[0].layer->kept().size(), 2u);
   EXPECT_EQ(recovered->moe_blocks()[0].layer->kept(), pruned->moe_blocks()[0].layer->kept());

@@ -115,7 +115,7 @@ TEST_F(Import, FineTuningBegins) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.json()["fresh"], (nlohmann::json{"head/kernel", "head/bias"}));
   const auto model = load_model(path("out"));
-  EXPECT_EQ(model->classes(), 3);
+  EXPECT_EQ(model->num_classes(), 3);
   EXPECT_EQ(model->input_shape()[2], 56);
 }
 
@@ -173,10 +173,10 @@ TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
   expect_shown("docs/importing.md", imported.out);
   const auto model = load_model(path("checkpoints/start"));
-  EXPECT_EQ(model->classes(), 10);
+  EXPECT_EQ(model->num_classes(), 10);
   EXPECT_EQ(model->config()["encoder"]["moe"]["group_size"], 8 * 17);
 #ifndef __SANITIZE_ADDRESS__
-  const double bytes = 4.0 * static_cast<double>(model->parameter_count());
+  const double bytes = 4.0 * static_cast<double>(model->num_parameters());
   EXPECT_LT(static_cast<double>(imported.peak_bytes) - static_cast<double>(base.peak_bytes),
             1.2 * bytes);
 #endif

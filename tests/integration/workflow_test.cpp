@@ -85,8 +85,8 @@ TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
                                "phases.finetune.epochs=1 phases.recover.steps=2 --out run",
                                shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_LT(load_model(path("run/checkpoints/recover"))->parameter_count(),
-            load_model(path("run/checkpoints/finetune"))->parameter_count());
+  EXPECT_LT(load_model(path("run/checkpoints/recover"))->num_parameters(),
+            load_model(path("run/checkpoints/finetune"))->num_parameters());
 }
 
 TEST_F(Workflow, EvalPrintsOneJsonDocument) {
@@ -111,7 +111,7 @@ TEST_F(Workflow, PruneRemovesExpertsInTheFile) {
   EXPECT_EQ(plan["criterion"], "router-norm-change");
   ASSERT_FALSE(plan["layers"].empty());
   const auto before = load_model(phase("finetune")), after = load_model(path("pruned"));
-  EXPECT_LT(after->parameter_count(), before->parameter_count());
+  EXPECT_LT(after->num_parameters(), before->num_parameters());
   EXPECT_LT(fs::file_size(path("pruned") / "model.safetensors"),
             fs::file_size(fs::path(phase("finetune")) / "model.safetensors"));
   for (const auto& layer : plan["layers"]) {
@@ -120,7 +120,7 @@ TEST_F(Workflow, PruneRemovesExpertsInTheFile) {
   }
   const auto evaluated = run_program({"eval", text_path("pruned"), "--json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
-  EXPECT_EQ(evaluated.json()["parameters"], after->parameter_count());
+  EXPECT_EQ(evaluated.json()["parameters"], after->num_parameters());
 }
 
 TEST_F(Workflow, PredictGivesLogitsAndTheRouting) {

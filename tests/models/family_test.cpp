@@ -24,8 +24,8 @@ TEST(Families, BuiltInOnesAreThere) {
     EXPECT_NE(families().find(name), nullptr) << name;
     EXPECT_EQ(build_meta_model(only_name(name))->config().at("name"), name);
   }
-  EXPECT_FALSE(families().at("e3").listed);
-  EXPECT_TRUE(families().at("vmoe").listed);
+  EXPECT_FALSE(families().at("e3").is_listed);
+  EXPECT_TRUE(families().at("vmoe").is_listed);
   EXPECT_EQ(families().at("e3").help(), families().at("vmoe").help());
 }
 

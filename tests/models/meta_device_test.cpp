@@ -44,7 +44,7 @@ TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
 TEST(OnMetaDevice, HoldsANetworkThatNoMachineDoes) {
   const auto shape = build_meta_model(
       sized(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})"));
-  EXPECT_GT(static_cast<double>(shape->parameter_count()), 1e12);
+  EXPECT_GT(static_cast<double>(shape->num_parameters()), 1e12);
 }
 
 TEST(OnMetaDevice, EndsWithItsScope) {

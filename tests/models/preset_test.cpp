@@ -61,8 +61,8 @@ TEST(Preset, HasTheParametersOfItsSize) {
   const auto expect = [&](const std::string& name, double wanted) {
     EXPECT_EQ(count_parameters(named(name)), wanted) << name;
     const auto shape = build_meta_model(named(name));
-    EXPECT_EQ(static_cast<double>(shape->parameter_count()), wanted) << name;
-    EXPECT_EQ(shape->members(), name.starts_with("e3/") ? 2 : 1) << name;
+    EXPECT_EQ(static_cast<double>(shape->num_parameters()), wanted) << name;
+    EXPECT_EQ(shape->num_members(), name.starts_with("e3/") ? 2 : 1) << name;
     tried.insert(name);
   };
   for (const Size& size : sizes()) {
@@ -121,7 +121,8 @@ TEST(Preset, StartsAndRoutesAsTheReferencesRecipes) {
     const VMoEConfig config = config_of_preset(name);
     EXPECT_FALSE(config.head_bias_init) << name;
     EXPECT_EQ(config.representation_size, config.hidden_size) << name;
-    EXPECT_EQ(config.group_size(), 8 * config.tokens() * config.encoder.moe.ensemble_size) << name;
+    EXPECT_EQ(config.group_size(), 8 * config.num_tokens() * config.encoder.moe.ensemble_size)
+        << name;
     EXPECT_FALSE(config.encoder.moe.split_rngs) << name;
     EXPECT_EQ(config.encoder.moe.router.dispatcher.capacity_factor, 1.05) << name;
   }
@@ -164,7 +165,7 @@ TEST(Preset, OwnSettingsWin) {
                            .root();
   const auto model = build_model(config, 1);
   EXPECT_EQ(model->input_shape(), (std::vector<int64_t>{3, 32, 32}));
-  EXPECT_EQ(model->members(), 2);
+  EXPECT_EQ(model->num_members(), 2);
   EXPECT_EQ(model->config()["name"], "e3");
   EXPECT_FALSE(model->config().contains("preset"));
   EXPECT_EQ(model->aux_losses().at("importance"), 0.005);

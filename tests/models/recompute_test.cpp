@@ -45,7 +45,7 @@ Step step(VMoE& model, bool recompute, const std::string& frozen = "none") {
     item.value().set_requires_grad(!item.key().starts_with(frozen));
   }
   const ModelOutput out = model.forward(small_images(6), nn::make_generator(5));
-  const at::Tensor labels = torch::arange(6).remainder(5).repeat_interleave(model.members());
+  const at::Tensor labels = torch::arange(6).remainder(5).repeat_interleave(model.num_members());
   classification_terms("softmax", {0.0, {{"importance", 0.1}, {"load", 0.2}, {"gshard", 0.3}}}, out,
                        labels)
       .loss.backward();

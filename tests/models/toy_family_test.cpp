@@ -54,7 +54,7 @@ TEST_F(ToyFamily, IsBuiltListedAndCounted) {
   EXPECT_EQ(model->forward(torch::zeros({2, 1, 8, 8})).logits.sizes(),
             (std::vector<int64_t>{2, 5}));
   EXPECT_THAT(model_names(), Contains("toy"));
-  EXPECT_TRUE(families().at("toy").listed);
+  EXPECT_TRUE(families().at("toy").is_listed);
   EXPECT_THAT(help_text(families().at("toy").help()), HasSubstr("of the only MoE layer"));
   EXPECT_EQ(count_parameters(toy_value()), 54 + 24 + 4 * (72 + 12 + 72 + 6) + 21);
   EXPECT_TRUE(build_meta_model(toy_value())->device().is_meta());
@@ -75,7 +75,7 @@ TEST_F(ToyFamily, IsPruned) {
   const PruneCheckpointOptions options = pruning();
   const PruneCheckpointResult result = prune_checkpoint(options);
   EXPECT_EQ(result.plan.layers.at(0).kept.size(), 2u);
-  EXPECT_EQ(result.before.parameters - result.after.parameters, 2 * (72 + 12 + 72 + 6));
+  EXPECT_EQ(result.before.num_parameters - result.after.num_parameters, 2 * (72 + 12 + 72 + 6));
   const auto pruned = load_model(options.out);
   EXPECT_EQ(pruned->config().at("left"), result.plan.layers[0].kept);
   const auto whole = load_model(options.finetuned);
@@ -99,7 +99,7 @@ TEST_F(ToyFamily, StartsFromAnother) {
       test::failure_of([&] { model->initialise_from(*shape, values, false, "elsewhere"); });
   EXPECT_THAT(message, AllOf(HasSubstr("elsewhere: "), HasSubstr("2 different (head.bias")));
   model->initialise_from(*shape, values, true, "elsewhere");
-  EXPECT_EQ(model->classes(), 2);
+  EXPECT_EQ(model->num_classes(), 2);
   for (const auto& [name, tensor] : values) {
     EXPECT_TRUE(torch::equal(state_of(*model).at(name), tensor)) << name;
   }

@@ -45,10 +45,11 @@ void expect_same_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Proce
   const auto expected = whole->experts->named_parameters();
   for (const auto& item : layer->experts->named_parameters()) {
     at::Tensor gradient = gradient_or_zeros(item.value());
-    processes.replicas().all_reduce(gradient, Traffic::other);
+    processes.replica_group().all_reduce(gradient, Traffic::other);
     at::Tensor wanted = gradient_or_zeros(expected[item.key()]);
     if (!layer->experts->has_expert_names()) {
-      wanted = wanted.narrow(0, processes.experts().rank() * gradient.size(0), gradient.size(0));
+      wanted =
+          wanted.narrow(0, processes.expert_group().rank() * gradient.size(0), gradient.size(0));
     }
     expect_near(gradient, wanted, item.key());
   }

@@ -79,10 +79,10 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
     EXPECT_TRUE(torch::equal(router->forward(x).noisy_logits_TE, noisy));
     EXPECT_FALSE(torch::equal(router->forward(x, nn::make_generator(5)).noisy_logits_TE, noisy));
     // A token's noise goes by its number, whatever else is computed beside it.
-    router->set_first_sample_index(20);
+    router->set_first_token_index(20);
     const at::Tensor rest = router->forward(x.slice(0, 20)).noisy_logits_TE;
     EXPECT_TRUE(torch::allclose(rest, noisy.slice(0, 20), 0.0, 1e-5));
-    router->set_first_sample_index(0);
+    router->set_first_token_index(0);
     const at::Tensor again = router->forward(x.slice(0, 20)).noisy_logits_TE;
     EXPECT_FALSE(torch::allclose(again, rest, 0.0, 0.1));
   }

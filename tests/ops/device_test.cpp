@@ -15,18 +15,18 @@ using test::usage_of;
 
 TEST(CudaOff, IsReadAtEveryCall) {
   const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);
-  EXPECT_TRUE(cuda_parts_off().empty());
+  EXPECT_TRUE(disabled_cuda_features().empty());
   {
     const ScopedEnv some("MOESAIC_CUDA_OFF", "combine,grouped_mm");
-    EXPECT_TRUE(cuda_off("combine") && cuda_off(kGroupedMm));
-    EXPECT_FALSE(cuda_off("dispatch"));
+    EXPECT_TRUE(is_cuda_feature_disabled("combine") && is_cuda_feature_disabled(kGroupedMm));
+    EXPECT_FALSE(is_cuda_feature_disabled("dispatch"));
   }
-  EXPECT_FALSE(cuda_off("combine"));
+  EXPECT_FALSE(is_cuda_feature_disabled("combine"));
 }
 
 TEST(CudaOff, AnUnknownPartIsRefusedWithTheNearest) {
   const ScopedEnv asked("MOESAIC_CUDA_OFF", "combine,grouped_m");
-  EXPECT_EQ(usage_of([] { cuda_off("combine"); }),
+  EXPECT_EQ(usage_of([] { is_cuda_feature_disabled("combine"); }),
             "MOESAIC_CUDA_OFF: unknown part 'grouped_m'; did you mean 'grouped_mm'?");
 }
 

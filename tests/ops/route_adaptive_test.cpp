@@ -70,7 +70,7 @@ TEST(RouteAdaptive, RefusesWrongInput) {
   EXPECT_THROW(route_adaptive(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4})), Error);
   at::Tensor bad = torch::zeros({4, 3});
   bad[3][2] = std::nan("");
-  EXPECT_THROW(route_adaptive(bad), Diverged);
+  EXPECT_THROW(route_adaptive(bad), DivergedError);
   EXPECT_NO_THROW(route_adaptive(torch::full({2, 2}, std::numeric_limits<double>::infinity())));
 }
 

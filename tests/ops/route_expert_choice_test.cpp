@@ -192,7 +192,7 @@ TEST(RouteExpertChoice, TakesNoTokensAndKnowsItsShapes) {
       const ExpertChoiceOptions options{factor > 0 ? 0 : 2, factor, 9, ExpertGate::one, {1, 2}};
       const at::Tensor logits = randn({tokens, 4}, 2, torch::kFloat);
       const Routing routing = route_expert_choice(logits, options);
-      EXPECT_EQ(routing.tokens(), tokens);
+      EXPECT_EQ(routing.num_tokens(), tokens);
       EXPECT_EQ(routing.choice.sizes(), (std::vector<int64_t>{tokens, 0}));
       expect_same_shapes(routing, route_expert_choice(logits.to(torch::kMeta), options));
     }
@@ -230,7 +230,7 @@ TEST(RouteExpertChoice, RefusesWrongInput) {
     for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       at::Tensor bad = torch::zeros({10, 3});
       bad[6][1] = value;
-      EXPECT_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate}), Diverged);
+      EXPECT_THROW(route_expert_choice(bad, {.rows = 2, .gate = gate}), DivergedError);
       ExpertChoiceOptions without{.rows = 2, .gate = gate, .kept = {0, 2}};
       without.pruned = PrunedSelection::reroute;
       EXPECT_NO_THROW(route_expert_choice(bad, without));

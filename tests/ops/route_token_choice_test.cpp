@@ -285,7 +285,7 @@ TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
       try {
         route_token_choice(logits, {.k = 2});
         ADD_FAILURE() << "took " << value << " at token " << token;
-      } catch (const Diverged& error) {
+      } catch (const DivergedError& error) {
         EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
       }
     }

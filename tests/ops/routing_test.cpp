@@ -32,8 +32,8 @@ Routing with_unused_rows(const at::Tensor& logits) {
 /// Checks that a part is a routing, by its dense matrix and by both of its orders.
 void expect_part(const Routing& part, const at::Tensor& weights) {
   EXPECT_TRUE(torch::equal(combine_weights(part), weights));
-  ASSERT_EQ(part.offsets[part.experts()].item<int64_t>(), part.max_rows());
-  for (int64_t t = 0; t < part.tokens(); ++t) {
+  ASSERT_EQ(part.offsets[part.num_experts()].item<int64_t>(), part.max_rows());
+  for (int64_t t = 0; t < part.num_tokens(); ++t) {
     double sum = 0.0;
     for (int64_t i = part.token_offsets[t].item<int64_t>();
          i < part.token_offsets[t + 1].item<int64_t>(); ++i) {

@@ -36,7 +36,7 @@ TEST(Launch, TorchrunSaysWhoIsWhere) {
                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                    {"TORCHELASTIC_RESTART_COUNT", "2"}});
   EXPECT_EQ(launch.rank, 3);
-  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.world_size, 4);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.address, "node7");
   EXPECT_EQ(launch.port, 1234);

@@ -38,14 +38,14 @@ std::string meeting_error(int64_t size, const ParallelConfig& config) {
 
 TEST(ProcessMesh, FormAMeshOfReplicasAndExpertGroups) {
   run_processes(4, {.experts = 2}, [](const auto& processes) {
-    EXPECT_EQ(processes->experts().size(), 2);
-    EXPECT_EQ(processes->experts().rank(), processes->rank() % 2);
-    EXPECT_EQ(processes->replicas().size(), 2);
-    EXPECT_EQ(processes->replicas().rank(), processes->rank() / 2);
+    EXPECT_EQ(processes->expert_group().size(), 2);
+    EXPECT_EQ(processes->expert_group().rank(), processes->rank() % 2);
+    EXPECT_EQ(processes->replica_group().size(), 2);
+    EXPECT_EQ(processes->replica_group().rank(), processes->rank() / 2);
     const at::Tensor rank = at::full({1}, processes->rank(), at::kLong);
-    const at::Tensor in_experts = processes->experts().all_gather(rank, Traffic::other);
+    const at::Tensor in_experts = processes->expert_group().all_gather(rank, Traffic::other);
     EXPECT_EQ(in_experts[0].template item<int64_t>(), processes->rank() / 2 * 2);
-    const at::Tensor in_replicas = processes->replicas().all_gather(rank, Traffic::other);
+    const at::Tensor in_replicas = processes->replica_group().all_gather(rank, Traffic::other);
     EXPECT_EQ(in_replicas[1].template item<int64_t>(), processes->rank() % 2 + 2);
   });
 }
@@ -81,7 +81,7 @@ TEST(ProcessMesh, SayWhichOneDiffers) {
 
 TEST(ProcessMesh, AgreeOnTheLargestValue) {
   run_processes(3, {}, [](const auto& processes) {
-    EXPECT_EQ(processes->max(processes->rank() == 1 ? 15 : 0), 15);
+    EXPECT_EQ(processes->all_reduce_max(processes->rank() == 1 ? 15 : 0), 15);
   });
 }
 
@@ -185,7 +185,7 @@ TEST(ProcessMesh, OneThatMakesNoProgressIsNamedAlthoughItLives) {
   run_processes(2, {}, [&](const auto& processes) {
     if (processes->rank() == 1) return noticed.get_future().wait();
     try {
-      processes->exchange("written", std::chrono::seconds(1));
+      processes->all_gather_text("written", std::chrono::seconds(1));
       ADD_FAILURE() << "it waited for nothing";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("process 1 ("));
@@ -200,7 +200,7 @@ TEST(ProcessMesh, OneThatMakesProgressIsWaitedFor) {
   constexpr std::chrono::seconds kFailureTimeout(16);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto exchange = [&](const auto& processes, const char* own) {
-    return processes->exchange(own, kFailureTimeout);
+    return processes->all_gather_text(own, kFailureTimeout);
   };
   auto leader = std::async(std::launch::async,
                            [&] { return exchange(ProcessMesh::from_store(store, 0, 2, {}), "0"); });
@@ -256,15 +256,16 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
 
 TEST(ProcessMesh, OnPaperOnlyCountWhatTheyWouldSend) {
   const auto processes = ProcessMesh::make_fake(8, {.experts = 2});
-  const ProcessGroup &world = processes->world(), &experts = processes->experts();
+  const ProcessGroup &world = processes->world(), &experts = processes->expert_group();
   EXPECT_EQ(processes->rank(), 0);
-  EXPECT_EQ(processes->replicas().size(), 4);
+  EXPECT_EQ(processes->replica_group().size(), 4);
   const at::Tensor x = at::empty({6, 5}, at::device(at::kMeta).dtype(at::kFloat));
   world.all_reduce(x, Traffic::metrics);
   EXPECT_EQ(world.all_gather(x, Traffic::logits).sizes(), at::IntArrayRef({48, 5}));
   world.broadcast_each({x, x, x, x, x, x, x, x.narrow(0, 0, 2)}, Traffic::parameters);
   EXPECT_EQ(experts.all_to_all(x, {4, 2}, {4, 3}, Traffic::rows).sizes(), at::IntArrayRef({7, 5}));
-  GradientReducer reducer({x.clone().requires_grad_()}, processes->gradients(), Traffic::gradients);
+  GradientReducer reducer({x.clone().requires_grad_()}, processes->gradient_group(),
+                          Traffic::gradients);
   reducer.prepare({});
   const double bytes = 6 * 5 * 4.0;
   std::map<Traffic, TrafficTotal> sent = world.counter().take();
@@ -274,7 +275,7 @@ TEST(ProcessMesh, OnPaperOnlyCountWhatTheyWouldSend) {
   EXPECT_EQ(sent.at(Traffic::parameters).bytes, 7 * (7 * bytes + bytes / 3) / 8) << "their mean";
   EXPECT_EQ(sent.size(), 3U) << "each group counts for itself";
   EXPECT_EQ(experts.counter().take().at(Traffic::rows).bytes, 2 * 5 * 4.0);
-  EXPECT_EQ(processes->gradients().counter().take().at(Traffic::gradients).bytes,
+  EXPECT_EQ(processes->gradient_group().counter().take().at(Traffic::gradients).bytes,
             all_reduce_bytes(bytes, 8));
 }
 
@@ -282,7 +283,7 @@ TEST(Gradients, AreMeansOverProcessesOfWhatPassesAccumulated) {
   run_processes(2, {}, [](const auto& processes) {
     const double own = static_cast<double>(processes->rank() + 1);
     at::Tensor used = at::ones({3}).requires_grad_(), unused = at::ones({2}).requires_grad_();
-    GradientReducer reducer({used, unused}, processes->gradients(), Traffic::gradients);
+    GradientReducer reducer({used, unused}, processes->gradient_group(), Traffic::gradients);
     for (int step = 0; step < 2; ++step) {
       used.mutable_grad().reset();
       (used * own).sum().backward();

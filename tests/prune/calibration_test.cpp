@@ -23,7 +23,7 @@ class Calibration : public ::testing::Test {
   const test::TempDir folder_;
   const std::shared_ptr<VMoE> model_ = small_vmoe();
   const fs::path file_ = folder_ / "use.safetensors";
-  const CalibrationSource source_ = {{kRecordedOf, "small (step 5, 12ab)"},
+  const CalibrationSource source_ = {{kCalibratedCheckpointKey, "small (step 5, 12ab)"},
                                      {"network", "12ab"},
                                      {"data", "3 images cd"},
                                      {"seed", "0"}};
@@ -48,16 +48,16 @@ TEST_F(Calibration, ScoresByEveryCriterionAsBefore) {
 
 TEST_F(Calibration, OfAnotherNetworkOrOtherImagesIsRefusedInOneLine) {
   CalibrationSource moved = source_;
-  moved[kRecordedOf] = "another";
+  moved[kCalibratedCheckpointKey] = "another";
   read_calibration(file_, moved, *model_);
   for (const auto& [name, value] : source_) {
-    if (name == kRecordedOf) continue;
+    if (name == kCalibratedCheckpointKey) continue;
     CalibrationSource other = moved;
     other[name] = "another";
     EXPECT_EQ(
         test::usage_of([&] { read_calibration(file_, other, *model_); }),
         file_.string() + ": recorded with another " + name + ": " +
-            (name == "network" ? source_.at(kRecordedOf) : value) +
+            (name == "network" ? source_.at(kCalibratedCheckpointKey) : value) +
             ", not another; record it again: prune with --save-calibration NEW.safetensors in "
             "place of --calibration");
   }
@@ -77,7 +77,7 @@ TEST_F(Calibration, IsOfWeightsAndConfiguration) {
   Checkpoint other = one;
   other.config["model"]["classifier"] = "mean";
   const CalibrationSource source = network_source(one);
-  EXPECT_EQ(source.at(kRecordedOf), "small (step 7, " + source.at("network") + ")");
+  EXPECT_EQ(source.at(kCalibratedCheckpointKey), "small (step 7, " + source.at("network") + ")");
   EXPECT_NE(network_source(other).at("network"), source.at("network"));
 }
 

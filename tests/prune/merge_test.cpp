@@ -98,7 +98,7 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
   const at::Tensor images = small_images(3);
   EXPECT_TRUE(at::equal(run(*loaded, images).logits, run(*model, images).logits));
   EXPECT_EQ(loaded->moe_blocks()[0].layer->merged_into, model->moe_blocks()[0].layer->merged_into);
-  EXPECT_LT(result.after.parameters, result.before.parameters);
+  EXPECT_LT(result.after.num_parameters, result.before.num_parameters);
   EXPECT_EQ(result.after.flops, result.before.flops) << "tokens keep their number of experts";
   for (const RoutingRecord& record : run(*loaded, images).routings) {
     testing::expect_close(

@@ -214,13 +214,13 @@ TEST(PrunePlan, PrintsAsJson) {
 
 TEST(ApplyPlan, OfAnotherNetworkRemovesNothing) {
   const auto model = small_vmoe();
-  const int64_t before = model->parameter_count();
+  const int64_t before = model->num_parameters();
   const PruneLayerPlan good{1, 6, {0, 1}, {}};
   for (const PruneLayerPlan& bad :
        {PruneLayerPlan{2, 6, {0}, {}}, PruneLayerPlan{3, 8, {0}, {}}, PruneLayerPlan{3, 6, {6}, {}},
         PruneLayerPlan{3, 6, {1, 0}, {}}, PruneLayerPlan{3, 6, {}, {}}}) {
     test::usage_of([&] { apply_plan(*model, {"random", {good, bad}}); });
-    EXPECT_EQ(model->parameter_count(), before);
+    EXPECT_EQ(model->num_parameters(), before);
   }
 }
 
@@ -336,7 +336,7 @@ TEST(PrunePlan, AnEqualScoreInTwoBlocksKeepsTheEarlierOne) {
 TEST(PrunePlan, KeepsAsManyAsFitIntoAFractionOfTheParameters) {
   const auto model = small_vmoe();
   set_norms_of_blocks(*model, {9, 8, 7, 6, 5, 4}, {1, 2, 3, 0.5, 0.4, 8.5});
-  const auto all = static_cast<double>(model->parameter_count());
+  const auto all = static_cast<double>(model->num_parameters());
   const double expert = 12 * 20 * 2 + 20 + 12;
   const auto plan = [&](double parameters, const std::string& more) {
     return plan_pruning(*model, nullptr, "router-magnitude",
@@ -345,7 +345,7 @@ TEST(PrunePlan, KeepsAsManyAsFitIntoAFractionOfTheParameters) {
   const auto parameters_after = [&](const PrunePlan& plan) {
     const auto copy = small_vmoe();
     apply_plan(*copy, plan);
-    return static_cast<double>(copy->parameter_count());
+    return static_cast<double>(copy->num_parameters());
   };
   // Exactly four experts fewer, two of each layer; and half an expert less than that.
   EXPECT_EQ(parameters_after(plan(all - 4 * expert, "")), all - 4 * expert);

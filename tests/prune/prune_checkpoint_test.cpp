@@ -122,7 +122,7 @@ TEST_F(PruneCheckpoint, PrunesAMixtureOfFilterNetworksToo) {
   ASSERT_EQ(result.plan.layers.size(), 1U);
   EXPECT_EQ(result.plan.layers[0].block, 0);
   EXPECT_EQ(result.plan.layers[0].kept, (std::vector<int64_t>{2, 4}));  // changes 2 and 4
-  EXPECT_EQ(result.before.parameters - result.after.parameters, 4 * 16 * (5 + 1));
+  EXPECT_EQ(result.before.num_parameters - result.after.num_parameters, 4 * 16 * (5 + 1));
   // Of an image's one choice, 4 of 6 go to experts that are not there.
   EXPECT_NEAR(result.before.flops - result.after.flops, 4.0 / 6 * 2 * 3 * 5 * 16, 1e-6);
 
@@ -165,9 +165,9 @@ TEST_F(PruneCheckpoint, KeepsTheFactsAndDropsTheOptimizer) {
 TEST_F(PruneCheckpoint, CostsFall) {
   const PruneCheckpointResult result = prune_checkpoint(options_);
   // 2 layers lose 4 experts of (12 * 20 + 20) + (20 * 12 + 12) numbers each.
-  EXPECT_EQ(result.before.parameters - result.after.parameters, 2 * 4 * 512);
+  EXPECT_EQ(result.before.num_parameters - result.after.num_parameters, 2 * 4 * 512);
   EXPECT_EQ(result.before.bytes - result.after.bytes, 2 * 4 * 512 * 4);
-  EXPECT_EQ(result.before.bytes, result.before.parameters * 4);
+  EXPECT_EQ(result.before.bytes, result.before.num_parameters * 4);
   // Of 17 tokens' 2 choices, 4 of 6 go to experts that are not there, 2 products of 12 x 20 each.
   EXPECT_NEAR(result.before.flops - result.after.flops, 2 * 2 * 17 * (2 * 4.0 / 6) * 2 * 12 * 20,
               1e-6);
@@ -273,7 +273,7 @@ TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
   options_.dry_run = true;
   options_.out.clear();
   const PruneCheckpointResult planned = prune_checkpoint(options_);
-  EXPECT_LT(planned.after.parameters, planned.before.parameters);
+  EXPECT_LT(planned.after.num_parameters, planned.before.num_parameters);
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 
   PruneCheckpointOptions by_plan;

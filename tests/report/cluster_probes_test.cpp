@@ -36,8 +36,9 @@ class ClusterProbes : public ::testing::Test {
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
     for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {
-      EXPECT_TRUE(metric.optional || (metric.is_table ? measurement.tables.contains(metric.name)
-                                                      : measurement.numbers.contains(metric.name)))
+      EXPECT_TRUE(metric.is_optional ||
+                  (metric.is_table ? measurement.tables.contains(metric.name)
+                                   : measurement.numbers.contains(metric.name)))
           << metric.name;
     }
     return measurement;

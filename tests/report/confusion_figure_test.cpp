@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 const std::vector<std::string> kPets = {"cat, tabby", "it's_a dog", "bird"};
 
-Confusion pets() {
-  Confusion confusion;
+ConfusionMatrix pets() {
+  ConfusionMatrix confusion;
   confusion.add(torch::tensor({0, 0, 1, 0}, torch::kLong),
                 torch::tensor({0, 1, 1, 0}, torch::kLong));
   confusion.add(torch::tensor({1}, torch::kLong), torch::tensor({2}, torch::kLong));

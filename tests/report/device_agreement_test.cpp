@@ -18,7 +18,7 @@ using test::ScopedEnv;
 /// A case whose device is `apart` from what is exact, unless the part is turned off.
 DeviceCase lying(double apart, const std::string& part = "combine") {
   return {"lying", 1e-3, {"dispatch", "combine"}, [=](at::Device, bool exact) {
-            const bool lies = !exact && !cuda_off(part);
+            const bool lies = !exact && !is_cuda_feature_disabled(part);
             return std::vector<at::Tensor>{torch::ones({3}),
                                            torch::tensor({1.0, 8.0 + (lies ? apart : 0.0)})};
           }};
@@ -37,8 +37,8 @@ TEST(DeviceAgreement, TheCpuAgreesWithItselfInEveryCase) {
 
 TEST(DeviceAgreement, CasesTurnOffPartsThatThereAre) {
   for (const DeviceCase& item : device_cases()) {
-    for (const std::string& part : item.parts) {
-      EXPECT_EQ(std::ranges::count(cuda_parts(), part), 1) << part;
+    for (const std::string& part : item.cuda_features) {
+      EXPECT_EQ(std::ranges::count(cuda_features(), part), 1) << part;
     }
   }
 }
@@ -72,19 +72,20 @@ TEST(DeviceAgreement, NanAnIndexAShapeAndAThrowAreFound) {
 TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
   const auto found = disable_failing_parts({lying(0.004), lying(1.0), lying(1.0)}, at::kCPU);
-  EXPECT_TRUE(found[0].agrees() && found[0].off.empty());
+  EXPECT_TRUE(found[0].agrees() && found[0].disabled_features.empty());
   EXPECT_FALSE(found[1].agrees());
-  EXPECT_EQ(found[1].off, (std::vector<std::string>{"dispatch", "combine"}));
+  EXPECT_EQ(found[1].disabled_features, (std::vector<std::string>{"dispatch", "combine"}));
   EXPECT_TRUE(found[2].agrees()) << "what the case before turned off stays off";
-  EXPECT_EQ(cuda_parts_off(), (std::vector<std::string>{"grouped_mm", "dispatch", "combine"}));
+  EXPECT_EQ(disabled_cuda_features(),
+            (std::vector<std::string>{"grouped_mm", "dispatch", "combine"}));
 }
 
 TEST(DeviceAgreement, WhatDoesNotHelpIsTurnedOnAgain) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
   const auto found = disable_failing_parts({lying(1.0, "route_expert_choice")}, at::kCPU);
   EXPECT_FALSE(found[0].agrees());
-  EXPECT_TRUE(found[0].off.empty());
-  EXPECT_EQ(cuda_parts_off(), std::vector<std::string>{"grouped_mm"});
+  EXPECT_TRUE(found[0].disabled_features.empty());
+  EXPECT_EQ(disabled_cuda_features(), std::vector<std::string>{"grouped_mm"});
 }
 
 }  // namespace

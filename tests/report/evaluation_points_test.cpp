@@ -72,7 +72,7 @@ TEST(EvaluationPoints, AreRowsOfThePlainForwardPass) {
   EXPECT_EQ(points.color, "expert");
   EXPECT_EQ(points.num_experts, 8);
 
-  options.of = "inputs";
+  options.features = "inputs";
   EXPECT_TRUE(torch::equal(collect(*model, data, options).x_ND, of(inputs.values_NCHW.flatten(1))));
 }
 

@@ -22,7 +22,7 @@ TEST(PeakTensorBytes, IsTheMostThatIsThereAtOnce) {
 TEST(MeasureLatency, CountsWeightsImagesAndWhatAPassMakes) {
   const auto model = testing::small_vmoe();
   model->train();
-  const auto weights = static_cast<double>(model->parameter_count()) * sizeof(float);
+  const auto weights = static_cast<double>(model->num_parameters()) * sizeof(float);
   double before = 0.0;
   for (const int64_t batch_size : {1, 4, 64}) {
     const Latency found = measure_latency(*model, {.batch_size = batch_size, .seconds = 0.0});

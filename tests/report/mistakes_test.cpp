@@ -80,7 +80,7 @@ TEST(Mistakes, AreOfImagesAndHaveTheNameOfAPng) {
   EXPECT_THAT(test::usage_of([&] { check_shows_mistakes(info); }),
               HasSubstr("the inputs of 'pets' are not images of classes"));
   info.channels = 3;
-  info.images = false;
+  info.has_images = false;
   EXPECT_THAT(test::usage_of([&] { check_shows_mistakes(info); }), HasSubstr("leave it out"));
 }
 

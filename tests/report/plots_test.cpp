@@ -170,8 +170,8 @@ TEST(MapPlot, ShowsNothingWhereNoRunHasAValue) {
 
 TEST(PointsPlot, KeepsErrorBarsInTheRangeOfTheMetric) {
   std::vector<MeasuredRow> rows = report_test::measured_rows();
-  rows[0].metrics[0].least = 0.0;
-  rows[0].metrics[0].most = 93.0;
+  rows[0].metrics[0].min = 0.0;
+  rows[0].metrics[0].max = 93.0;
   const std::string script = figure({"points", {"test_accuracy"}}, kRows, rows).script;
   EXPECT_THAT(script, HasSubstr("within(y) = y < 0 ? 0 : y > 93 ? 93 : y\n"));
   EXPECT_THAT(script, HasSubstr("set xrange [74.625:93.875]"));

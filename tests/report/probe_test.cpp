@@ -123,7 +123,7 @@ TEST_F(Probes, EntropyAndLoadAreThoseOfTheDispatch) {
 TEST_F(Probes, NumbersAreThoseOfTheNetwork) {
   EXPECT_EQ(measure("steps").numbers.at("steps"), 3);
   EXPECT_EQ(measure("parameters").numbers.at("parameters"),
-            static_cast<double>(model_->parameter_count()));
+            static_cast<double>(model_->num_parameters()));
   EXPECT_GT(measure("flops").numbers.at("flops"), 0);
   const double accuracy = measure("test_accuracy").numbers.at("test_accuracy");
   EXPECT_TRUE(accuracy > 0 && accuracy < 100) << accuracy;

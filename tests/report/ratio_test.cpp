@@ -28,7 +28,7 @@ TEST(Ratio, IsOfTheCurvesMeans) {
   EXPECT_NEAR(made->measured, 0.5, 1e-12);
   EXPECT_EQ(made->name, "ratio");
   EXPECT_EQ(made->metric, "samples");
-  EXPECT_EQ(made->runs, 5);
+  EXPECT_EQ(made->num_runs, 5);
   RatioConfig never = config;
   never.level = 99;
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(never, rows)); }),
@@ -72,7 +72,7 @@ TEST(Ratio, HasTheSpreadOfTheJackknife) {
   const ResultRow made = *ratio_row({"ratio", "cost", "time", "a", "b"}, rows);
   EXPECT_NEAR(made.measured, 4.0 / 6.0, 1e-12);
   EXPECT_NEAR(*made.std, std::abs(2.0 / 4.0 - 6.0 / 8.0) / std::sqrt(2.0), 1e-12);
-  EXPECT_EQ(made.runs, 2);
+  EXPECT_EQ(made.num_runs, 2);
   EXPECT_TRUE(made.values.empty());
   const std::vector<ResultRow> others = {rows[0], row_of_runs("b", "time", {{1, 4.0}, {3, 8.0}})};
   EXPECT_FALSE(ratio_row({"ratio", "cost", "time", "a", "b"}, others)->std)

@@ -25,8 +25,9 @@ inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::stri
   std::vector<uint8_t> pixels, labels;
   for (uint64_t i = 0; i < (split == "train" ? 48u : 60u); ++i) {
     labels.push_back(static_cast<uint8_t>(i % classes));
-    const uint64_t shade = 80 / (classes - 1) * (i % classes) + rng.below(130);
-    for (int64_t p = 0; p < 16; ++p) pixels.push_back(static_cast<uint8_t>(shade + rng.below(25)));
+    const uint64_t shade = 80 / (classes - 1) * (i % classes) + rng.randint(130);
+    for (int64_t p = 0; p < 16; ++p)
+      pixels.push_back(static_cast<uint8_t>(shade + rng.randint(25)));
   }
   return make_memory_dataset(info, pixels, labels);
 }

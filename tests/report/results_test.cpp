@@ -17,7 +17,7 @@ Results two_rows() {
                           .metric = "bytes",
                           .measured = 1234567.0,
                           .std = 0.5,
-                          .runs = 3,
+                          .num_runs = 3,
                           .values = {{9, 1234567.0}, {10, 0.5}},
                           .paper = 87.0,
                           .paper_std = 0.25});

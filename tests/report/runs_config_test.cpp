@@ -193,7 +193,7 @@ TEST(ShippedRuns, Tables7And8AreSingleNetworksOfSixActivations) {
       EXPECT_TRUE(run.model.at("router").is_null());
       EXPECT_EQ(run.phases[0].data,
                 "clusters-" + (place.empty() ? "table7" : place.substr(0, place.size() - 1)));
-      EXPECT_TRUE(load_dataset_spec(run.phases[0].data).generated());
+      EXPECT_TRUE(load_dataset_spec(run.phases[0].data).is_generated());
     }
   }
 }

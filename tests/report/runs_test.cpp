@@ -218,7 +218,7 @@ void register_moved() {
                          .measure =
                              [](ProbeSubject& subject, Measurement& measurement) {
                                const at::Tensor now = subject.model().parameters()[0];
-                               const at::Tensor then = subject.start()->parameters()[0];
+                               const at::Tensor then = subject.initial_model()->parameters()[0];
                                measurement.numbers["moved"] = (now - then).norm().item<double>();
                              }});
 }
@@ -241,7 +241,7 @@ void register_rare() {
                         .metrics =
                             [](const Model&, const DataSplits&) {
                               return std::vector<Metric>{
-                                  {.name = "rare", .label = "rare", .optional = true}};
+                                  {.name = "rare", .label = "rare", .is_optional = true}};
                             },
                         .measure =
                             [](ProbeSubject& subject, Measurement& measurement) {
@@ -279,7 +279,7 @@ TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   const ResultRow& found = results.back();
   EXPECT_EQ(found.name, "growth");
   EXPECT_EQ(found.metric, "steps_exponent");
-  EXPECT_EQ(found.runs, 1);
+  EXPECT_EQ(found.num_runs, 1);
   EXPECT_TRUE(found.values.contains(5)) << "train.seed";
   EXPECT_EQ(find_result(results, "a", "steps")->values, (SeedValues{{5, 2.0}, {6, 2.0}}));
   EXPECT_EQ(found.paper, 2.0);
@@ -387,7 +387,7 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   EXPECT_EQ(rows[0].measured, 92.0);
   EXPECT_NEAR(rows[0].std.value(), std::sqrt(8.0), 1e-12);
   EXPECT_EQ(rows[0].values, (SeedValues{{1, 90.0}, {2, 94.0}}));
-  EXPECT_EQ(rows[0].runs, 2);
+  EXPECT_EQ(rows[0].num_runs, 2);
   EXPECT_EQ(rows[0].paper, 91.0);
   EXPECT_EQ(rows[0].verdict(), "inside");
   EXPECT_EQ(rows[1].metric, "entropy");

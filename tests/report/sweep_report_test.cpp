@@ -52,8 +52,8 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   EXPECT_THAT(text, HasSubstr("94.25 (1.41) -> 96.25 (0.00)"));
   EXPECT_THAT(text, Not(HasSubstr("TorchScript")));
   EXPECT_NEAR(results.find("keep4/random", "accuracy")->std.value(), std::sqrt(2.0), 1e-12);
-  EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
-  EXPECT_EQ(results.find("keep4/random", "parameters")->runs, 1);
+  EXPECT_EQ(results.find("keep4/random", "accuracy")->num_runs, 2);
+  EXPECT_EQ(results.find("keep4/random", "parameters")->num_runs, 1);
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
 }
 
@@ -122,7 +122,7 @@ TEST(SweepRows, NameEveryNumber) {
   std::string text;
   for (const ResultRow& row : results.rows) {
     if (row.name == "keep4/random") text += fmt::format("{} {}\n", row.metric, row.measured);
-    EXPECT_EQ(row.runs, 1);
+    EXPECT_EQ(row.num_runs, 1);
     EXPECT_FALSE(row.std || row.paper || row.paper_std) << row.name;
   }
   EXPECT_EQ(text,

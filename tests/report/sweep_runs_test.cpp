@@ -38,7 +38,7 @@ TEST_F(SweepRuns, MeasuresEveryPair) {
   EXPECT_EQ(outcome.rows[7].name, "keep2/random");
   const SweepPlan plan = sweep_plan(config_of(), outcome.rows);
   EXPECT_EQ(plan.num_experts, 4);
-  EXPECT_EQ(plan.phases[0].images, 60);
+  EXPECT_EQ(plan.phases[0].num_images, 60);
   EXPECT_EQ(plan.phases[1].data, "two");
   for (size_t i = 2; i < 8; ++i) {
     const std::string& row = outcome.rows[i].name;
@@ -265,7 +265,7 @@ TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {
   for (const int64_t c : {0, 1}) {
     EXPECT_DOUBLE_EQ(table.values[0][static_cast<size_t>(c)],
                      100.0 * static_cast<double>(pruned.confusion.count(c, c)) /
-                         static_cast<double>(pruned.confusion.images(c)));
+                         static_cast<double>(pruned.confusion.num_images(c)));
   }
 }
 
@@ -392,7 +392,7 @@ TEST_F(SweepRuns, ThePlanRefusesARowThatDoesNotSayItsImages) {
     EXPECT_THAT(error(), HasSubstr(fmt::format("found {}; delete", images))) << images;
   }
   row.runs[0].final.numbers["test_images"] = 60;
-  EXPECT_EQ(sweep_plan(config_of(), {row}).phases[0].images, 60);
+  EXPECT_EQ(sweep_plan(config_of(), {row}).phases[0].num_images, 60);
 }
 
 TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {

@@ -30,7 +30,7 @@ class Probe : public Model {
   std::vector<MoEBlock> moe_blocks() const override { return {}; }
   std::vector<int64_t> input_shape() const override { return {1, 1, 1}; }
   int64_t tokens_per_image() const override { return 1; }
-  int64_t classes() const override { return 1; }
+  int64_t num_classes() const override { return 1; }
   double flops_per_image(const RowsPerToken&) const override { return 0.0; }
 
   std::vector<int64_t> batch_sizes;

@@ -178,11 +178,11 @@ void expect_routing(const Routing& routing, const RouteReference& reference,
   const auto kept = kept_or_empty.empty() && tokens > 0
                         ? count_up(static_cast<int64_t>(reference.routed[0].size()))
                         : kept_or_empty;
-  ASSERT_EQ(routing.tokens(), tokens);
+  ASSERT_EQ(routing.num_tokens(), tokens);
   ASSERT_EQ(routing.token_row.size(0), routing.max_rows());
   ASSERT_EQ(routing.gate.size(0), routing.max_rows());
   if (tokens > 0) {
-    ASSERT_EQ(routing.experts(), static_cast<int64_t>(kept.size()));
+    ASSERT_EQ(routing.num_experts(), static_cast<int64_t>(kept.size()));
   }
   const auto* offsets = routing.offsets.const_data_ptr<int32_t>();
   const auto* token = routing.token.const_data_ptr<int32_t>();
@@ -203,7 +203,7 @@ void expect_routing(const Routing& routing, const RouteReference& reference,
       rows_of_token[t].push_back(row++);
     }
   }
-  ASSERT_EQ(offsets[routing.experts()], row);
+  ASSERT_EQ(offsets[routing.num_experts()], row);
   EXPECT_EQ(begins[0], 0);
   EXPECT_EQ(begins[tokens], row);
   for (int64_t t = 0; t < tokens; ++t) {

@@ -38,7 +38,7 @@ class Toy : public Model {
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override { return {{0, moe}}; }
   std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.num_classes; }
+  int64_t num_classes() const override { return config_.num_classes; }
   int64_t tokens_per_image() const override { return config_.image_size; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;

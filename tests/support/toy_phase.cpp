@@ -18,7 +18,7 @@ class ShrinkPhase final : public Phase {
         config_(settings_of<ShrinkConfig>(plan_.config)),
         model_(std::move(context.model)) {}
 
-  bool done() const override { return steps_done_ == plan_.steps; }
+  bool is_done() const override { return steps_done_ == plan_.steps; }
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
@@ -69,7 +69,7 @@ void add_shrink_phase() {
       fail_usage("{}: phase '{}': a shrink phase needs 'steps'", locations.of({"epochs"}),
                  plan.config.name);
     }
-    plan.batch = 1;
+    plan.batch_size = 1;
     plan.steps = *plan.config.steps;
   };
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {

@@ -13,11 +13,11 @@ namespace moesaic::testing {
 class Warnings {
  public:
   Warnings() {
-    take_warnings([this](std::string_view text) { texts_.emplace_back(text); });
+    set_warning_handler([this](std::string_view text) { texts_.emplace_back(text); });
   }
   Warnings(const Warnings&) = delete;
   Warnings& operator=(const Warnings&) = delete;
-  ~Warnings() { take_warnings({}); }
+  ~Warnings() { set_warning_handler({}); }
   const std::vector<std::string>& texts() const { return texts_; }
 
  private:

@@ -83,7 +83,7 @@ at::Tensor ordered(const std::shared_ptr<const Dataset>& data, uint64_t seed) {
   options.batch_size = data->size();
   options.seed = seed;
   options.shuffle = true;
-  return Loader(data, options).next().images;
+  return Loader(data, options).next().inputs;
 }
 
 /// Experts take so few tokens of a batch that it matters which images share one.

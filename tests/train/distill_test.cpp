@@ -128,10 +128,10 @@ TEST(Distillation, IsCountedInThePlanOfMemory) {
   Datasets datasets{DatasetOpener(open_tiny)};
   const std::vector<PhasePlan> plans = plan_phases(config, *model, datasets);
   replace_head(*model, 2);  // The teacher has two classes and all experts.
-  EXPECT_EQ(plans[3].taught, model->parameter_count());
-  EXPECT_EQ(plans[0].taught, 0);
+  EXPECT_EQ(plans[3].num_teacher_parameters, model->num_parameters());
+  EXPECT_EQ(plans[0].num_teacher_parameters, 0);
   EXPECT_EQ(training_memory(*model, plans[3]).teacher,
-            4.0 * static_cast<double>(model->parameter_count()));
+            4.0 * static_cast<double>(model->num_parameters()));
 }
 
 }  // namespace

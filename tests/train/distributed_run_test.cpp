@@ -321,7 +321,8 @@ TEST(ProcessesRun, AnEvaluationThatOneProcessEndsEndsInAll) {
     options.on_progress = [&](int64_t done, int64_t) {
       return processes->is_rank_zero() || done < 4;
     };
-    EXPECT_FALSE(evaluate(*build_model(config, 1), open_tiny("three", "test"), options).complete);
+    EXPECT_FALSE(
+        evaluate(*build_model(config, 1), open_tiny("three", "test"), options).is_complete);
   });
 }
 

@@ -30,7 +30,7 @@ std::shared_ptr<Model> tiny_model() {
 at::Tensor all_images(const Dataset& data) {
   LoaderOptions options;
   options.batch_size = data.size();
-  return Loader(quarters("three", "test", 3, data.size()), options).next().images;
+  return Loader(quarters("three", "test", 3, data.size()), options).next().inputs;
 }
 
 TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
@@ -48,10 +48,10 @@ TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
     correct += logits.argmax().item<int64_t>() == data->label(i);
     loss += (logits.exp().sum().log() - logits[data->label(i)]).item<double>();
   }
-  EXPECT_EQ(found.images, 10);
+  EXPECT_EQ(found.num_images, 10);
   EXPECT_DOUBLE_EQ(found.metric("accuracy"), 10.0 * static_cast<double>(correct));
   for (int64_t label = 0; label < 3; ++label) {
-    EXPECT_EQ(found.confusion.images(label), label == 0 ? 4 : 3);
+    EXPECT_EQ(found.confusion.num_images(label), label == 0 ? 4 : 3);
     for (int64_t predicted = 0; predicted < 3; ++predicted) {
       EXPECT_EQ(found.confusion.count(label, predicted), counts[label][predicted]);
     }
@@ -108,7 +108,7 @@ TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
   model->eval();
   LoaderOptions everything;
   everything.batch_size = data->size();
-  const at::Tensor images = Loader(data, everything).next().images;
+  const at::Tensor images = Loader(data, everything).next().inputs;
   const auto choice = model->forward(images).routings.at(0).routing.choice.to(torch::kLong);
   std::vector<std::vector<int64_t>> by_class(2, {0, 0, 0}), by_group(3, {0, 0, 0});
   for (int64_t i = 0; i < data->size(); ++i) {
@@ -172,7 +172,7 @@ TEST(Evaluate, EndsEarlyWhenToldTo) {
                             EXPECT_EQ(total, 23);
                             return calls < 3;
                           }};
-  EXPECT_FALSE(evaluate(*model, quarters("three", "test", 3, 23), options).complete);
+  EXPECT_FALSE(evaluate(*model, quarters("three", "test", 3, 23), options).is_complete);
   EXPECT_EQ(calls, 3);
 }
 
@@ -239,12 +239,12 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
   const CheckpointEvaluation newest = evaluate_checkpoint(options);
   EXPECT_EQ(newest.data, "two");
   EXPECT_EQ(newest.checkpoint.filename(), "step_12");
-  EXPECT_EQ(newest.evaluation.images, 9);
+  EXPECT_EQ(newest.evaluation.num_images, 9);
 
   const auto json = to_json(newest);
   EXPECT_EQ(json["routing"][0]["kept"].size(), 2u);
   EXPECT_EQ(json["routing"][0]["experts"], 4);
-  EXPECT_EQ(json["parameters"], newest.parameters);
+  EXPECT_EQ(json["parameters"], newest.num_parameters);
   for (const char* key : {"accuracy", "loss", "calibration_error", "images", "images_per_second"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
@@ -253,7 +253,7 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
 
   options.checkpoint = folder / "run/checkpoints/pretrain";
   const CheckpointEvaluation whole = evaluate_checkpoint(options);
-  EXPECT_GT(whole.parameters, newest.parameters);
+  EXPECT_GT(whole.num_parameters, newest.num_parameters);
   EXPECT_GT(whole.flops_per_image, newest.flops_per_image);
   options.data = "two";
   options.classes_of = ClassesOf::data;
@@ -288,9 +288,9 @@ TEST_F(EvaluateTrained, FindsClassesByTheirNames) {
   options.open = open_classes({"class 2", "class 1"});
   const CheckpointEvaluation some = evaluate_checkpoint(options);
   EXPECT_EQ(some.classes, before.classes);
-  EXPECT_EQ(some.evaluation.images, 6);
+  EXPECT_EQ(some.evaluation.num_images, 6);
   for (const int64_t label : {0, 1, 2}) {
-    EXPECT_EQ(some.evaluation.confusion.images(label), label == 0 ? 0 : 3);
+    EXPECT_EQ(some.evaluation.confusion.num_images(label), label == 0 ? 0 : 3);
   }
 }
 
@@ -325,7 +325,7 @@ TEST_F(EvaluateTrained, MeasuresOnTheSplitThatIsAskedFor) {
   EXPECT_NE(to_text(evaluate_checkpoint(options)).find("two, 9 test images"), std::string::npos);
   options.split = "train";
   const CheckpointEvaluation found = evaluate_checkpoint(options);
-  EXPECT_EQ(found.evaluation.images, 18);
+  EXPECT_EQ(found.evaluation.num_images, 18);
   EXPECT_EQ(to_json(found)["split"], "train");
   EXPECT_NE(to_text(found).find("two, 18 train images"), std::string::npos) << to_text(found);
   options.split = "validation";

@@ -117,7 +117,7 @@ TEST(GradientPhase, AccumulatesTheMeanOverPartsOfABatch) {
   // The head starts at zero, so that without this no gradient would reach the blocks.
   TensorMap mean;
   for (int64_t part = 0; part < 3; ++part) {
-    const ModelOutput out = model->forward(batch.images.narrow(0, 2 * part, 2));
+    const ModelOutput out = model->forward(batch.inputs.narrow(0, 2 * part, 2));
     const LossTerms objective = classification_terms("softmax", {0.0, {{"importance", 0.5}}}, out,
                                                      batch.labels.narrow(0, 2 * part, 2));
     (objective.loss / 3).backward();
@@ -215,7 +215,7 @@ TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   int64_t steps = 0;
   double min = INFINITY;
   StepReport report;
-  while (!small.phase->done()) {
+  while (!small.phase->is_done()) {
     report = small.phase->step();
     const double loss = report.metrics.at("loss");
     EXPECT_EQ(report.steps, loss > min ? 0 : 1);
@@ -228,19 +228,19 @@ TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   EXPECT_EQ(*small.phase->min_loss(), min);
   // A rise of nothing ends it as well, but not before its time.
   Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
-  while (!late.phase->done()) EXPECT_EQ(late.phase->step().steps, 1);
+  while (!late.phase->is_done()) EXPECT_EQ(late.phase->step().steps, 1);
 }
 
 TEST(GradientPhase, ReadsLateWhatItReadsAtOnce) {
   Started at_once({}), late({}, true);
   std::vector<StepReport> reports;
   std::vector<std::map<std::string, double>> metrics;
-  while (!at_once.phase->done()) {
+  while (!at_once.phase->is_done()) {
     metrics.push_back(at_once.phase->step().metrics);
     reports.push_back(late.phase->step());
     EXPECT_TRUE(reports.back().metrics.empty());
   }
-  EXPECT_TRUE(late.phase->done());
+  EXPECT_TRUE(late.phase->is_done());
   for (size_t i = 0; i < reports.size(); ++i)
     EXPECT_EQ(reports[i].deferred_metrics(), metrics[i]) << i;
   expect_equal(late.all(), at_once.all());
@@ -269,7 +269,7 @@ TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
       set_bias(good);
       const StepReport next = started.phase->step();
       expect_equal(started.all(), before);
-      EXPECT_THROW(wrong.deferred_metrics(), Diverged) << optimizer;
+      EXPECT_THROW(wrong.deferred_metrics(), DivergedError) << optimizer;
       EXPECT_TRUE(std::isfinite(next.deferred_metrics().at("loss"))) << optimizer;
     }
   }

@@ -47,7 +47,7 @@ TEST(HingeObjective, EqualsLoopsOverImages) {
     const torch::NoGradGuard no_grad;
     weight.copy_(testing::randn(weight.sizes().vec(), 5, torch::kFloat) * 0.5);
   }
-  const Batch batch{.images = testing::randn({12, 1, 4, 4}, 6, torch::kFloat),
+  const Batch batch{.inputs = testing::randn({12, 1, 4, 4}, 6, torch::kFloat),
                     .labels = torch::arange(12).remainder(3)};
   for (const bool linear : {false, true}) {
     SCOPED_TRACE(linear);
@@ -62,7 +62,7 @@ TEST(HingeObjective, EqualsLoopsOverImages) {
     network->zero_grad();
     const LossTerms found = (*objective)(*network, batch, {});
     found.loss.backward();
-    const ModelOutput output = network->forward(batch.images);
+    const ModelOutput output = network->forward(batch.inputs);
     const PlainHinge plain = plain_hinge(output.logits.detach(), batch.labels, linear);
     EXPECT_NEAR(found.loss.item<double>(), plain.loss, 1e-5);
     testing::expect_close(weight.grad(), plain.d_logits_BC.t().mm(output.pre_logits.detach()),

@@ -64,7 +64,7 @@ class FewShot : public ::testing::Test {
     LoaderOptions options;
     options.batch_size = data->size();
     model->eval();
-    return model->forward(Loader(data, options).next().images).pre_logits.to(torch::kDouble);
+    return model->forward(Loader(data, options).next().inputs).pre_logits.to(torch::kDouble);
   }
   static at::Tensor labels(const Dataset& data) {
     std::vector<int64_t> list;

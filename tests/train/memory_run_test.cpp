@@ -36,7 +36,7 @@ TEST(MemoryRun, IsWatchedBeforeEachStepAndAfterTheLast) {
   TrainerOptions options = options_for("");
   options.on_step = [&](Model& model, int64_t step) {
     seen.push_back(step);
-    EXPECT_EQ(model.classes(), step < 6 ? 3 : 2);
+    EXPECT_EQ(model.num_classes(), step < 6 ? 3 : 2);
     return true;
   };
   Trainer(config_of(four_phases(), kTwoPhases), options).run();

@@ -36,7 +36,7 @@ struct Planned {
 
 TEST(TrainingMemory, CountsWhatAPhaseHolds) {
   const Planned planned;
-  const double weights = 4.0 * static_cast<double>(planned.model->parameter_count());
+  const double weights = 4.0 * static_cast<double>(planned.model->num_parameters());
   const TrainingMemory adam = planned.of_phase(0), sgd = planned.of_phase(1);
   EXPECT_EQ(adam.weights, weights);
   EXPECT_EQ(adam.gradients, weights);
@@ -113,7 +113,7 @@ TEST(TrainingMemory, IsKnownOfEveryRecipe) {
         const auto* const gradient = phase.kind.find<GradientConfig>();
         if (gradient == nullptr) continue;
         const GradientConfig& config = *gradient;
-        const PhasePlan plan{.config = phase, .batch = config.batch_size, .steps = 1};
+        const PhasePlan plan{.config = phase, .batch_size = config.batch_size, .steps = 1};
         const std::optional<double> found = training_memory(*model, plan).activations;
         // A block takes and gives a float32 token at least.
         const double min = 2.0 * 4 * static_cast<double>(config.batch_size / config.accumulate) *

@@ -176,7 +176,7 @@ double difference(const std::string& order) {
   Formulas formulas(*model);
   for (int64_t step = 0; step < 4; ++step) {
     const Batch batch = loader.next();
-    const auto [loss, entropy, norm] = formulas.update(batch.images, batch.labels, step);
+    const auto [loss, entropy, norm] = formulas.update(batch.inputs, batch.labels, step);
     const auto metrics = phase.step().metrics;
     if (order != kStrided) continue;
     EXPECT_NEAR(metrics.at("loss"), loss, 1e-5) << step;

@@ -35,11 +35,11 @@ TEST_F(RealLabels, CountAnImageRightWhereItsPredictionIsAmongThem) {
       read_real_labels(labels("[[2, 0], [], [1], [2]]"), *quarters("three", "test", 3, 4));
   EXPECT_EQ(lists, (LabelLists{{2, 0}, {}, {1}, {2}}));
   const at::Tensor predicted = torch::tensor({0, 1, 0, 2}, torch::kLong);
-  const Metrics same = real_metrics(lists, {"a", "b", "c"}, predicted, {"a", "b", "c"});
+  const Metrics same = real_label_metrics(lists, {"a", "b", "c"}, predicted, {"a", "b", "c"});
   EXPECT_DOUBLE_EQ(same.at("real.accuracy"), 200.0 / 3.0);
   EXPECT_EQ(same.at("real.images"), 3.0);
   // The outputs are in another order: 0 is b, 2 is a.
-  const Metrics other = real_metrics(lists, {"a", "b", "c"}, predicted, {"b", "c", "a"});
+  const Metrics other = real_label_metrics(lists, {"a", "b", "c"}, predicted, {"b", "c", "a"});
   EXPECT_DOUBLE_EQ(other.at("real.accuracy"), 100.0 / 3.0);
 }
 

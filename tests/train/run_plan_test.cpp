@@ -31,10 +31,11 @@ std::string plan_refusal(const std::vector<std::string>& changes) {
 
 TEST(RunPlan, CountsWhatEachPhaseReallyTrains) {
   const std::vector<PhasePlan> phases = plan_tiny();
-  EXPECT_EQ(phases[1].trained, phases[0].trained - (8 + 1));  // a class less
+  EXPECT_EQ(phases[1].num_trained_parameters,
+            phases[0].num_trained_parameters - (8 + 1));  // a class less
   const int64_t expert = 2 * 8 * 8 + 8 + 8;
-  EXPECT_EQ(phases[2].trained, phases[1].trained - 2 * expert);
-  EXPECT_EQ(phases[3].trained, phases[2].trained);
+  EXPECT_EQ(phases[2].num_trained_parameters, phases[1].num_trained_parameters - 2 * expert);
+  EXPECT_EQ(phases[3].num_trained_parameters, phases[2].num_trained_parameters);
 }
 
 TEST(RunPlan, FindsWhatAStepWouldRefuse) {
@@ -63,10 +64,11 @@ TEST(RunPlan, ANetworkThatReroutesTakesNoOtherReplacement) {
 
 TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
   ::testing::internal::CaptureStderr();
-  const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].images;
+  const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].num_images;
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("batch_size")));
   ::testing::internal::CaptureStderr();
-  EXPECT_EQ(plan_tiny({"phases.0.batch_size=4000", "phases.0.aux_losses={}"})[0].batch, images);
+  EXPECT_EQ(plan_tiny({"phases.0.batch_size=4000", "phases.0.aux_losses={}"})[0].batch_size,
+            images);
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
       HasSubstr(fmt::format("argument 'phases.0.batch_size=4000': phase 'pretrain': "
@@ -77,7 +79,7 @@ TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
 TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
   const PhasePlan plan =
       plan_tiny({"phases.0.num_samples=7", "phases.0.batch_size=2", "phases.0.aux_losses={}"})[0];
-  EXPECT_EQ(plan.images, 7);
+  EXPECT_EQ(plan.num_images, 7);
   EXPECT_EQ(plan.steps_per_epoch, 3);
   EXPECT_THAT(
       plan_refusal({"phases.0.num_samples=19"}),
@@ -228,7 +230,7 @@ TEST(RunPlan, PatternsMustFindAParameter) {
   EXPECT_THAT(plan_refusal({"phases.0.frozen=[\".*\"]"}),
               HasSubstr("frozen covers all that trainable selects"));
   const auto phases = plan_tiny({"phases.0.frozen=[\"head\"]"});
-  EXPECT_EQ(phases[0].trained, plan_tiny()[0].trained - 3 * (8 + 1));
+  EXPECT_EQ(phases[0].num_trained_parameters, plan_tiny()[0].num_trained_parameters - 3 * (8 + 1));
 }
 
 // Else the router's optimizer would move experts without a word.

@@ -62,7 +62,7 @@ struct PaperRun {
     return plan_scaling(*model, phases[0], mesh.processes, mesh.parallel(), cluster);
   }
   double dense_bytes() const {
-    return 4.0 * static_cast<double>(model->parameter_count()) - kExpertBytes;
+    return 4.0 * static_cast<double>(model->num_parameters()) - kExpertBytes;
   }
   std::string refusal(const PaperMesh& mesh) const {
     return error_of([&] { plan(mesh); });
@@ -174,11 +174,11 @@ TEST(ScalingBytes, FrozenParametersAreReducedAndNotSent) {
 TEST(ScalingBytes, LeaveTheNetworkAsItWas) {
   const PaperRun run;
   const std::string before = run.model->config().dump();
-  const int64_t parameters = run.model->parameter_count();
+  const int64_t parameters = run.model->num_parameters();
   const std::optional<double> activations = activation_memory(*run.model, run.phases[0], 1);
   run.collectives({.processes = 4, .experts = 2, .shard_optimizer = true});
   EXPECT_EQ(run.model->config().dump(), before);
-  EXPECT_EQ(run.model->parameter_count(), parameters);
+  EXPECT_EQ(run.model->num_parameters(), parameters);
   EXPECT_EQ(activation_memory(*run.model, run.phases[0], 1), activations);
   for (const MoEBlock& block : run.model->moe_blocks()) {
     EXPECT_EQ(block.layer->experts->mesh(), nullptr);
@@ -192,7 +192,7 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
       "expert": "resnet18", "num_experts": 2, "num_classes": 3, "width": 0.05, "router": {}},
       "phases": [{"name": "train", "data": "three", "batch_size": 4, "steps": 1}]})");
   const auto model = build_initial_meta_model(config);
-  const PhasePlan phase{.config = config.phases[0], .batch = 4, .steps = 1};
+  const PhasePlan phase{.config = config.phases[0], .batch_size = 4, .steps = 1};
   double channels = 0.0, norms = 0.0;
   for (const auto& item : model->named_buffers()) {
     if (!item.key().ends_with("running_mean")) continue;
@@ -212,7 +212,7 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   EXPECT_FALSE(sent({.processes = 2}).contains("batch_norm"));
   const std::vector<int64_t> shape = model->input_shape();
   const auto pixels = static_cast<double>(shape[0] * shape[1] * shape[2]);
-  const auto outputs = static_cast<double>(model->moe_blocks()[0].layer->experts->outputs());
+  const auto outputs = static_cast<double>(model->moe_blocks()[0].layer->experts->num_outputs());
   const double rows =
       2 * model->moe_blocks()[0].layer->options().num_members;  // images of a process
   // Outputs and their gradients, and images, which have none; half of them stay.
@@ -257,7 +257,7 @@ TEST(ScalingMemory, OfASharedOptimizerIsThatOfTheProcessWithMost) {
         own += static_cast<int64_t>(slot.nbytes()) / (of_experts ? experts : 1);
       }
       all += own;
-      const int64_t largest = processes->max(own);
+      const int64_t largest = processes->all_reduce_max(own);
       if (processes->is_rank_zero()) most = largest;
     });
     const PaperRun run;
@@ -282,8 +282,8 @@ TEST(ScalingPlan, OneProcessWaitsForNobody) {
   const ScalingPlan plan = run.plan({});
   EXPECT_EQ(plan.waiting, 0.0);
   EXPECT_EQ(plan.efficiency, 1.0);
-  EXPECT_EQ(plan.sent, 0.0);
-  EXPECT_EQ(plan.images, 4);
+  EXPECT_EQ(plan.bytes_sent, 0.0);
+  EXPECT_EQ(plan.num_images, 4);
   EXPECT_DOUBLE_EQ(plan.images_per_second, 4 / plan.step());
 }
 
@@ -301,7 +301,7 @@ TEST(ScalingPlan, EfficiencyFallsWithLatencyAndRisesWithLinks) {
   EXPECT_LT(efficiency([](ClusterModel& c) { c.call_latency *= 2; }), now);
   EXPECT_LT(efficiency([](ClusterModel& c) { c.node_latency *= 2; }), now);
   EXPECT_LT(efficiency([](ClusterModel& c) { c.gpu.node_rate /= 1000; }), now);
-  EXPECT_LT(efficiency([](ClusterModel& c) { c.node = 2; }), now);
+  EXPECT_LT(efficiency([](ClusterModel& c) { c.gpus_per_node = 2; }), now);
   EXPECT_EQ(efficiency([](ClusterModel& c) { c.network_latency *= 2; }), now);
   EXPECT_GT(efficiency([](ClusterModel& c) { c.call_latency = 0.0; }), now);
 }
@@ -339,7 +339,7 @@ TEST(ScalingPlan, TimeFollowsFormulas) {
   for (const Collective& c : plan.collectives) EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 1e3);
   cluster.tf32 = true;
   EXPECT_DOUBLE_EQ(run.plan({.processes = 4}, cluster).products, 3 * flops / 4e6 / 0.45);
-  cluster.node = 2;  // Both of a node send to the other one.
+  cluster.gpus_per_node = 2;  // Both of a node send to the other one.
   for (const Collective& c : run.plan({.processes = 4}, cluster).collectives) {
     EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 20) << c.name;
   }

@@ -30,7 +30,7 @@ class ToyHinge final : public Objective {
   explicit ToyHinge(double margin) : margin_(margin) {}
   LossTerms operator()(Model& model, const Batch& batch,
                        const at::Generator& random) const override {
-    const at::Tensor logits = model.forward(batch.images, random).logits;
+    const at::Tensor logits = model.forward(batch.inputs, random).logits;
     const at::Tensor loss = at::multi_margin_loss(logits, batch.labels, 1, margin_);
     return {loss, {{"hinge_in_margins", loss / margin_}}};
   }
@@ -50,7 +50,7 @@ void add_toy_hinge() {
   };
   kind.check = [](const NamedSettings&, const SettingLocations&, const Model& model,
                   const DatasetInfo&) {
-    if (model.classes() < 2) fail_usage("toy_hinge compares classes");
+    if (model.num_classes() < 2) fail_usage("toy_hinge compares classes");
   };
   objectives().add("toy_hinge", std::move(kind));
 }

@@ -92,7 +92,7 @@ TEST_F(ToyRun, IsEvaluatedAndPrunedFromItsCheckpoints) {
   evaluation.open = open_tiny;
   const CheckpointEvaluation found = evaluate_checkpoint(evaluation);
   EXPECT_EQ(found.data, "two");
-  EXPECT_EQ(found.evaluation.images, 9);
+  EXPECT_EQ(found.evaluation.num_images, 9);
   PruneCheckpointOptions pruning;
   pruning.finetuned = folder_ / "run/checkpoints/small";
   pruning.pretrained = folder_ / "run/checkpoints/learn";

@@ -40,7 +40,7 @@ inline std::shared_ptr<const Dataset> quarters(const std::string& name, const st
     labels.push_back(static_cast<uint8_t>(i % classes));
     for (int64_t p = 0; p < 16; ++p) {
       const bool lit = (p / 8) * 2 + (p % 4) / 2 == i % classes;
-      pixels.push_back(static_cast<uint8_t>((lit ? 120 : 0) + rng.below(120)));
+      pixels.push_back(static_cast<uint8_t>((lit ? 120 : 0) + rng.randint(120)));
     }
   }
   return make_memory_dataset(info, pixels, labels);

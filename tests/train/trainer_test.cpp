@@ -47,13 +47,13 @@ TEST(Trainer, GoesThroughEveryKindOfPhase) {
   const auto pretrained = load_model(folder / "run/checkpoints/pretrain");
   const auto finetuned = load_model(folder / "run/checkpoints/finetune");
   const auto pruned = load_model(folder / "run/checkpoints/prune");
-  EXPECT_EQ(pretrained->classes(), 3);
-  EXPECT_EQ(finetuned->classes(), 2);
+  EXPECT_EQ(pretrained->num_classes(), 3);
+  EXPECT_EQ(finetuned->num_classes(), 2);
   EXPECT_EQ(pretrained->moe_blocks()[0].layer->kept().size(), 4u);
   EXPECT_EQ(pruned->moe_blocks()[0].layer->kept().size(), 2u);
   EXPECT_TRUE(torch::equal(finetuned->named_parameters()["head.weight"],
                            pruned->named_parameters()["head.weight"]));
-  EXPECT_EQ(load_model(folder / "run/best")->classes(), 2);
+  EXPECT_EQ(load_model(folder / "run/best")->num_classes(), 2);
 }
 
 TEST(Trainer, CheckpointsSayWhatTheyAre) {
@@ -150,7 +150,7 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
   }
   // With a new head the old one may have other classes, else not.
   train(folder / "head", {init, "model.num_classes=3", "phases.0.on_entry.new_head=true"});
-  EXPECT_EQ(load_model(folder / "head/checkpoints/pretrain")->classes(), 3);
+  EXPECT_EQ(load_model(folder / "head/checkpoints/pretrain")->num_classes(), 3);
   const std::string error = error_of([&] { train(folder / "strict", {init}); });
   EXPECT_THAT(error, HasSubstr("\"on_entry\": {\"new_head\": true}"));
   const std::string unwritten = error_of([&] {
@@ -355,7 +355,7 @@ TEST(Trainer, DescribesARunWithoutStartingIt) {
   EXPECT_EQ(phases[0].steps_per_epoch, 4);
   EXPECT_EQ(phases[3].steps, 3);
   EXPECT_EQ(phases[1].outputs, 2);
-  EXPECT_EQ(phases[0].trained, model->parameter_count());
+  EXPECT_EQ(phases[0].num_trained_parameters, model->num_parameters());
   const std::string text = describe_run(config, *model, phases);
   for (const char* part :
        {"tiny", "vmoe", "parameters", "FLOPs/image", "save every 1 step, evaluate every 1 epoch",

@@ -22,7 +22,7 @@ class BackgroundTask {
   /// Waits for the task before, then starts this one; runs it where the system has no thread left.
   void start(std::function<void()> task);
   /// Returns whether a task runs; never waits, and throws nothing of the task.
-  bool runs() const;
+  bool is_running() const;
   /// Returns whether no task runs; never waits.
   bool poll();
   /// Waits for the end of the task, if there is one.

@@ -98,7 +98,7 @@ void create_folders(const fs::path& folder, std::error_code& error);
 /// Without commit() the temporary file is deleted and an existing file stays unchanged.
 class AtomicFile {
  public:
-  /// Creates the temporary file beside `final_place`, whose folder must exist.
+  /// Creates the temporary file beside `final_path`, whose folder must exist.
   explicit AtomicFile(const fs::path& final_place);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -167,7 +167,7 @@ class BulkFile {
 /// A directory filled under a temporary name and renamed as a whole. Missing parents are created.
 class StagedDirectory {
  public:
-  /// Creates the staging directory, and missing parents of `final_place`.
+  /// Creates the staging directory, and missing parents of `final_path`.
   explicit StagedDirectory(fs::path final_place);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;

@@ -20,7 +20,7 @@ LogLevel log_threshold();
 /// Writes one whole line in a single call, so that lines of different threads do not interleave.
 /// What it says of files may hold anything: it is escaped().
 void write_log_line(LogLevel level, std::string_view message);
-/// Writes a line, or hands a warning to the function of take_warnings().
+/// Writes a line, or hands a warning to the function of set_warning_handler().
 void log_line(LogLevel level, std::string_view message);
 
 /// Writes a line once in a process, however often it is said; with a topic, the first line of that.
@@ -30,7 +30,7 @@ void log_once(LogLevel level, const std::string& message, const std::string& top
 void set_log_prefix(std::string prefix);
 /// Has warnings handed to `take`, on the thread that warns, in place of writing them; an empty
 /// function ends that.
-void take_warnings(std::function<void(std::string_view)> take);
+void set_warning_handler(std::function<void(std::string_view)> take);
 
 /// Formats a line and writes it with log_line(), if `level` is shown.
 template <class... A>

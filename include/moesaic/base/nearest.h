@@ -26,7 +26,7 @@ std::vector<std::pair<std::size_t, std::size_t>> lookalikes(std::span<const std:
 
 /// Returns the names as a list shows them to a reader: those that look like another one are
 /// spelled_out().
-std::vector<std::string> told_apart(std::vector<std::string> names);
+std::vector<std::string> disambiguated(std::vector<std::string> names);
 
 /// Returns the text with spaces around it and every character beyond ASCII as its code point:
 /// `caf\u{e9}`.

@@ -31,7 +31,7 @@ class Pattern {
   static std::string problem(const std::string& text);
 
   /// Returns the number of groups in parentheses.
-  std::size_t groups() const;
+  std::size_t num_groups() const;
   /// Returns whether the pattern matches anywhere in `text`.
   bool found_in(std::string_view text) const;
   /// Returns the first match from `begin` on as views into `text`. Empty if there is no match.
@@ -44,8 +44,8 @@ class Pattern {
 /// Returns a replacement in the notation of Python's re.sub() with the groups of a match in their
 /// places, given by number or as `g<number>`. Throws Error (usage) that begins with `where` for
 /// another backslash and for a group that the match lacks.
-std::string expanded(const std::string& replacement, const Matched& groups,
-                     const std::string& where);
+std::string substitute_groups(const std::string& replacement, const Matched& groups,
+                              const std::string& where);
 /// Returns the name with every match of the pattern replaced by such a replacement.
 std::string renamed(const Pattern& pattern, const std::string& replacement,
                     const std::string& name);

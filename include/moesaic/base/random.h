@@ -36,7 +36,7 @@ class CounterRng {
   /// Returns 64 random bits.
   uint64_t next();
   /// Returns an unbiased uniform integer in [0, n). Throws Error (usage) if n is 0.
-  uint64_t below(uint64_t n);
+  uint64_t randint(uint64_t n);
   /// Returns a uniform number in [0, 1) with 53 random bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
   /// Returns a sample of N(0, 1) (Box-Muller transform).

@@ -18,18 +18,18 @@ struct ForeignCheckpoint {
   std::string
       import_command;  ///< With its options but --out: "moesaic import vmoe --model-config FILE".
   /// Returns whether a path names such a checkpoint or one of its files.
-  std::function<bool(const fs::path&)> is_one;
+  std::function<bool(const fs::path&)> matches;
   /// Describes a checkpoint; see inspect().
   std::function<nlohmann::ordered_json(const fs::path&)> inspect;
   /// Returns all arrays as stored.
-  std::function<TensorMap(const fs::path&)> stored;
+  std::function<TensorMap(const fs::path&)> load_stored;
   /// Returns the parameters under the project's names, as float32.
   std::function<TensorMap(const fs::path&)> parameters;
   /// Returns the parameters of a network of ours under the same names; `model` is its
   /// configuration.
   std::function<TensorMap(const nlohmann::ordered_json& model, TensorMap tensors,
                           const std::string& from)>
-      converted;
+      convert;
 };
 
 /// Returns the registry of kinds.

@@ -54,7 +54,7 @@ std::optional<TensorSlice> parse_slice(std::string_view name);
 /// The files that one process wrote, by name.
 struct WrittenShard {
   int64_t index = 0;  ///< From 0.
-  int64_t count = 1;
+  int64_t num_shards = 1;
   std::map<std::string, FileContent> files;
 };
 
@@ -62,7 +62,7 @@ struct WrittenShard {
 /// Throws Error (failure) for a text that is none.
 std::string text_of(const WrittenShard& part);
 /// Returns the part that text_of() wrote. Throws Error (failure) for another text.
-WrittenShard part_of(const std::string& text);
+WrittenShard parse_written_shard(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
 /// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
@@ -133,7 +133,7 @@ class AsyncSave {
   void wait_for_copy();
 
   /// Returns whether a save goes on.
-  bool runs() const { return task_.runs(); }
+  bool is_running() const { return task_.is_running(); }
   /// Returns the times of a save that has ended, once.
   std::optional<SaveTimes> poll();
   /// Waits for its end and returns them.

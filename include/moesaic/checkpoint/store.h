@@ -43,7 +43,7 @@ struct LoadOptions {
   /// Read optimizer.safetensors, to resume. Otherwise it is not hashed either, and a checkpoint
   /// within a phase that averages weights (ema_decay) has the average for its model.
   bool optimizer = true;
-  bool mapped = false;  ///< Leave model.safetensors in the file, see read_weights().
+  bool mmap = false;  ///< Leave model.safetensors in the file, see read_weights().
   /// Read a TorchScript file that carries no safetensors through LibTorch's unpickler, for which it
   /// has to be from someone who is trusted.
   bool trust = false;
@@ -59,15 +59,16 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
 /// Error for a directory that is not the checkpoint that was written: MANIFEST.json or a file that
 /// it lists is missing, or a file has another size or another SHA-256. After any other Error the
 /// checkpoint may be whole: the disk failed, or another version of the program wrote it.
-class DamagedCheckpoint : public Error {
+class DamagedCheckpointError : public Error {
  public:
   /// `message` begins with the path.
-  explicit DamagedCheckpoint(const std::string& message) : Error(ErrorKind::failure, message) {}
+  explicit DamagedCheckpointError(const std::string& message)
+      : Error(ErrorKind::failure, message) {}
 };
 
-/// Reads a checkpoint directory. Throws DamagedCheckpoint with the file, the expected and the found
-/// value; Error (failure) where a file cannot be read, MANIFEST.json is of an unknown version or
-/// parts do not make up whole tensors. Files are hashed in parallel.
+/// Reads a checkpoint directory. Throws DamagedCheckpointError with the file, the expected and the
+/// found value; Error (failure) where a file cannot be read, MANIFEST.json is of an unknown version
+/// or parts do not make up whole tensors. Files are hashed in parallel.
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options = {});
 
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
@@ -109,7 +110,7 @@ std::vector<fs::path> saved_checkpoints(const fs::path& folder);
 /// Deletes older checkpoints step_N in a run's checkpoints/, so that the newest `keep` (at least 1)
 /// remain. Call it once a new one is in place. Nothing else is touched, nor a step_N that has no
 /// manifest.
-void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep);
+void remove_old_checkpoints(const fs::path& checkpoints, int64_t keep);
 
 /// Returns the configuration of a loaded checkpoint's network, with positions for messages.
 Value model_config(const Checkpoint& checkpoint);

@@ -137,8 +137,8 @@ std::string join_path(std::string_view path, std::string_view name);
 struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool common = false;
-  std::vector<std::string> formers = {};  ///< Last part of the key in earlier versions.
-  std::string choice = {};                ///< What has the setting: "kind 'solve'"; "": always.
+  std::vector<std::string> former_keys = {};  ///< Last part of the key in earlier versions.
+  std::string choice = {};                    ///< What has the setting: "kind 'solve'"; "": always.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
@@ -195,15 +195,15 @@ class KeyCollector {
 
   template <class T, class... R>
   void operator()(std::string_view name, T&, std::string_view, const R&... rules) {
-    add(name, Rules::all(rules...).formers);
+    add(name, Rules::all(rules...).former_keys);
   }
   template <class NamedSettings, class... R>
   void choice(std::string_view key, NamedSettings&, const std::vector<NamedSettings>& choices,
               std::string_view, const R&... rules) {
     const Rules all = Rules::all(rules...);
-    add(key, all.formers);
+    add(key, all.former_keys);
     std::string_view given = key;
-    for (const std::string& former : all.formers) {
+    for (const std::string& former : all.former_keys) {
       if (object_.find(given) == nullptr) given = former;
     }
     chosen(object_, path_, given, choices).visit(*this);
@@ -336,7 +336,7 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
   } else if constexpr (std::is_same_v<T, Size2d>) {
     out = read_size2d(value, path, rules);
   } else if constexpr (std::is_same_v<T, Interval>) {
-    out = read_interval(value, path, rules, out.plain);
+    out = read_interval(value, path, rules, out.default_unit);
   } else if constexpr (std::is_same_v<T, double>) {
     out = value.as_double(path);
     rules.check(out, value, path);
@@ -416,7 +416,7 @@ class HelpFields {
     const std::string key = join_path(prefix_, name);
     const Rules all = Rules::all(rules...);
     rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                     all.text(), std::string(description), all.is_common, all.formers});
+                     all.text(), std::string(description), all.is_common, all.former_keys});
     if constexpr (Described<T>) {
       add_help(key, field, rows_);
     } else {
@@ -431,7 +431,7 @@ class HelpFields {
     const Rules all = Rules::all(rules...);
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
                      one_of(names_of(choices)).text(), std::string(description), all.is_common,
-                     all.formers});
+                     all.former_keys});
     for (NamedSettings choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);

@@ -17,7 +17,7 @@ struct Interval {
 
   int64_t count = 0;  ///< 0: never.
   Unit unit = Unit::steps;
-  Unit plain = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
+  Unit default_unit = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
 
   /// Returns an interval of steps.
   static constexpr Interval of_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
@@ -45,7 +45,7 @@ struct Rules {
   bool is_common = false;
   std::vector<std::string> choices;
   std::optional<double> above, at_least, below, at_most;
-  std::vector<std::string> formers;  // Keys of the setting in earlier versions.
+  std::vector<std::string> former_keys;  // Keys of the setting in earlier versions.
 
   /// Returns these rules together.
   template <class... R>

@@ -38,7 +38,7 @@ inline constexpr const char* kRangeOfNumbers = "a number between -1.8e308 and 1.
 /// a million numbers.
 class Value {
  public:
-  enum class Kind { null, boolean, integer, number, string, array, object, large };
+  enum class Kind { null, boolean, integer, number, string, array, object, unsigned_integer };
   struct Member;
   using Array = std::vector<Value>;
   using Object = std::vector<Member>;  // Members in text order.

@@ -75,16 +75,16 @@ struct DatasetInfo {
   std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
-  bool classes_named = true;         ///< False where a description only counts them.
+  bool has_class_names = true;       ///< False where a description only counts them.
   /// Whether images are turned by their files' EXIF; unset means true.
   std::optional<bool> upright = {};
-  bool channels_open = false;  ///< Whether the network decides between grey and colours.
+  bool has_any_channels = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
   /// and part().
-  bool images = true;
+  bool has_images = true;
   /// Whether every index >= 0 has an example, always the same one, so that a shuffled epoch
   /// continues where the previous one ended.
-  bool endless = false;
+  bool is_endless = false;
   ResizeOptions resize = {};   ///< How parts of images are resized.
   Directions directions = {};  ///< Known directions of inputs that are no images.
 };
@@ -95,11 +95,12 @@ std::string example_noun(const DatasetInfo& info);
 /// How an image is read from its file.
 struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.
-  int64_t min = 0;
+  int64_t min_side = 0;
   std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
 
   /// `min_` pixels, EXIF as the dataset says.
-  ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
+  ReadOptions(int64_t min_)
+      : min_side(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
 /// Images or other inputs with their targets, read by index. Thread-safe.
@@ -123,11 +124,11 @@ class Dataset {
   virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const = 0;
 
   /// Chooses a part of an image of `height` x `width` pixels.
-  using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
+  using ChooseCrop = std::function<Rectangle(int64_t height, int64_t width)>;
   /// Reads an image as it is stored, or smaller by a whole factor where that is cheaper and the
   /// chosen part keeps at least options.min pixels each way, and perhaps the part alone. Returns
   /// where the part is in `bitmap`.
-  virtual Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
+  virtual Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
   /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
@@ -141,21 +142,21 @@ class Dataset {
 
   /// Returns what is known of all examples.
   const DatasetInfo& info() const { return info_; }
-  /// Returns DatasetInfo::endless.
-  bool endless() const { return info_.endless; }
-  /// Returns DatasetInfo::images.
-  bool has_images() const { return info_.images; }
+  /// Returns DatasetInfo::is_endless.
+  bool is_endless() const { return info_.is_endless; }
+  /// Returns DatasetInfo::has_images.
+  bool has_images() const { return info_.has_images; }
   /// Returns DatasetInfo::directions.
   Directions directions() const { return info_.directions; }
   /// As oriented_image(), turned as DatasetInfo::upright says.
   void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first. `upright`: see oriented_image().
-  void part(int64_t index, const ChoosePart& choose, uint8_t* out,
-            std::optional<bool> upright = {}) const;
+  void read_crop(int64_t index, const ChooseCrop& choose, uint8_t* out,
+                 std::optional<bool> upright = {}) const;
   /// Returns all inputs in memory; nothing for images and for an endless dataset.
   DatasetInputs inputs() const {
-    return has_images() || endless() ? DatasetInputs{} : generate(0, size());
+    return has_images() || is_endless() ? DatasetInputs{} : generate(0, size());
   }
   /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
   /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
@@ -205,6 +206,6 @@ std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t siz
 
 /// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
 /// without groups.
-at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
+at::Tensor group_indices(const Dataset& dataset, int64_t first, int64_t count);
 
 }  // namespace moesaic

@@ -16,7 +16,7 @@ struct FetchRequest {
   /// An address of http, https or file; or `hf://[datasets/]OWNER/NAME[@REVISION]/PATH`, a file of
   /// Hugging Face (of $HF_ENDPOINT, where that is set) at a revision, by default main.
   std::string url = {};
-  fs::path place = {};      ///< Where it is to be; its folder is made.
+  fs::path path = {};       ///< Where it is to be; its folder is made.
   int64_t size = 0;         ///< In bytes; 0: unknown.
   uint64_t max_bytes = 0;   ///< Limit of a file of unknown size; 0: 2^40.
   std::string sha256 = {};  ///< In lower-case hex digits; empty: the server's hash is compared.

@@ -30,9 +30,9 @@ struct RequiredPath {
 struct DatasetFormat {
   NamedSettings settings;        ///< Settings beside "format" in a description, with defaults.
   std::string description;       ///< Description for lists of formats.
-  bool images = true;            ///< False for inputs that are not images, without mean and std.
+  bool has_images = true;        ///< False for inputs that are not images, without mean and std.
   bool has_exif = false;         ///< True for image files, whose EXIF may say how to turn them.
-  bool generated = false;        ///< True for data generated when opened, without files.
+  bool is_generated = false;     ///< True for data generated when opened, without files.
   bool sorted_by_class = false;  ///< True for files sorted by class; validation has all classes.
 
   /// Returns what is wrong with a description without base, "" if nothing is.
@@ -53,7 +53,8 @@ struct DatasetFormat {
   };
   /// Returns what a split requires in addition to spec.files whose role starts with its name.
   std::function<std::vector<RequiredPath>(const DatasetSpec& spec, const std::string& split)>
-      parts = [](const DatasetSpec&, const std::string&) { return std::vector<RequiredPath>{}; };
+      required_paths =
+          [](const DatasetSpec&, const std::string&) { return std::vector<RequiredPath>{}; };
   /// Fetches all parts from spec.urls; set by formats whose parts are fetched singly, also by
   /// open() where they are needed and not in `folder`.
   std::function<FetchResult(const DatasetSpec& spec, const FetchOptions& options)> fetch = {};
@@ -116,8 +117,8 @@ DatasetFormat generated_format(std::string name, std::string description,
   using Settings = GeneratedSettings<Config>;
   return {.settings = NamedSettings(std::move(name), Settings{}),
           .description = std::move(description),
-          .images = false,
-          .generated = true,
+          .has_images = false,
+          .is_generated = true,
           .check =
               [](const DatasetSpec& spec) {
                 const auto& data = spec.format.as<Settings>().data;

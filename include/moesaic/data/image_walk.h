@@ -13,7 +13,7 @@ namespace moesaic {
 
 /// Returns how names of images that can be read end: ".jpg" and others, in lower case. The content
 /// determines what a file is.
-const std::vector<std::string>& image_endings();
+const std::vector<std::string>& image_extensions();
 /// Returns whether a file is called like an image that can be read, in upper or lower case.
 bool has_image_name(const fs::path& path);
 

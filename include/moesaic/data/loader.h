@@ -29,13 +29,13 @@ struct LoaderOptions {
   /// Max number of batches prepared ahead, of which batches_ahead() takes what the threads need.
   int64_t prefetch = 64;
   AugmentConfig augment;
-  bool bytes = false;  ///< Leaves normalisation and mixup to the caller, see Batch.
+  bool keeps_bytes = false;  ///< Leaves normalisation and mixup to the caller, see Batch.
   /// Places in each batch of the images that this process makes, beside others that make the rest;
   /// empty: all. A smaller last batch is made whole.
   std::vector<int64_t> batch_indices = {};
   /// Whether other processes read images of the dataset: see Loader::count_damaged().
   bool shared = false;
-  bool pinned = false;  ///< Makes batches in memory that an accelerator copies from without a wait.
+  bool pin_memory = false;  ///< Makes batches in memory that an accelerator copies without a wait.
 };
 
 /// Returns how many batches a loader prepares ahead, of images or of other inputs: as many as keep
@@ -44,14 +44,14 @@ int64_t batches_ahead(const LoaderOptions& options, bool images);
 
 /// Prepared examples.
 struct Batch {
-  at::Tensor images;       ///< Images [B, C, H, W] float32, normalised; by option `bytes` uint8,
+  at::Tensor inputs;       ///< Images [B, C, H, W] float32, normalised; by `keeps_bytes` uint8,
                            ///< for normalised().
   at::Tensor labels;       ///< Classes [B] int64; undefined where targets are real numbers.
   at::Tensor soft_labels;  ///< Targets [B, classes] float32; undefined without mixup.
   int64_t epoch = 0;
-  int64_t position = 0;     ///< Index of the batch in its epoch.
-  at::Tensor targets = {};  ///< Targets [B, K] float32; undefined where targets are classes.
-  double own_weight = 1.0;  ///< Weight of each image beside the next one in the mixup to come.
+  int64_t position = 0;       ///< Index of the batch in its epoch.
+  at::Tensor targets = {};    ///< Targets [B, K] float32; undefined where targets are classes.
+  double mixup_weight = 1.0;  ///< Weight of each image beside the next one in the mixup to come.
   /// Rows of the batch's images and of what mixup mixes with each, int64, where `batch_indices`
   /// left some out; undefined: all rows, each with the next one.
   at::Tensor own_rows = {}, next_rows = {};
@@ -96,11 +96,11 @@ class Loader {
   /// they are too many.
   void count_damaged(int64_t index, const std::string& what, bool warn);
   /// Returns whether there is no further batch; never with shuffle.
-  bool done() const;
+  bool is_done() const;
   /// Returns whether next() would return a batch at once.
-  bool ready() const;
+  bool is_ready() const;
   /// Returns the next batch. Throws the error of preparing it (at every call until a seek), and
-  /// Error (usage) when done().
+  /// Error (usage) when is_done().
   Batch next();
 
  private:
@@ -115,7 +115,7 @@ class Loader {
 /// that are the whole dataset are copied once. Not thread-safe.
 class DeviceLoader {
  public:
-  /// Throws as Loader does. The options `bytes` and `pinned` are the device's.
+  /// Throws as Loader does. The options `keeps_bytes` and `pin_memory` are the device's.
   DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions options, at::Device device);
 
   /// As Loader::batches_per_epoch().

@@ -24,8 +24,8 @@ struct PackOptions {
 /// What was packed of a split.
 struct PackedSplit {
   std::string split;
-  int64_t shards = 0, images = 0, bytes = 0;
-  int64_t skipped = 0;  ///< Images that cannot be read.
+  int64_t num_shards = 0, num_images = 0, bytes = 0;
+  int64_t num_skipped = 0;  ///< Images that cannot be read.
 };
 
 /// What pack_dataset() wrote.

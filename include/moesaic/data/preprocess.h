@@ -94,9 +94,9 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 /// Input of a network, all that a reader needs to make it from an image's bytes: "input" in a
 /// checkpoint's config.json, and preprocess.json of an export.
 struct InputSpec {
-  std::string dataset;  ///< Name of the training data, without folders.
-  bool listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
-  bool images = true;   ///< False for inputs that are used as they are.
+  std::string dataset;     ///< Name of the training data, without folders.
+  bool listed = true;      ///< Whether that is a name of dataset_names(), not of a path.
+  bool has_images = true;  ///< False for inputs that are used as they are.
   std::vector<int64_t> input_size;
   /// Among the other keys, without `size`, `channels`, `mean` and `std`, which are resolved here.
   /// The orientation is "upright" or "stored"; "data" where an older version did not store it,
@@ -112,7 +112,7 @@ struct InputSpec {
 void describe(auto& f, InputSpec& c) {
   f("dataset", c.dataset, "name of the dataset that the network was trained on");
   f("listed", c.listed, "name known to moesaic data list; false: the data were given as a path");
-  f("images", c.images, "image inputs, which the other settings describe; false: other inputs",
+  f("images", c.has_images, "image inputs, which the other settings describe; false: other inputs",
     required);
   f("input_size", c.input_size, "shape of an input: channels, height and width", required,
     between(1, 1 << 24));

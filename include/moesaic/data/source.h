@@ -83,7 +83,7 @@ struct DatasetSpec {
   std::string spec_folder;  ///< Folder of the description's file, absolute; no setting.
 
   /// Returns whether the dataset is generated when it is opened and has no files.
-  bool generated() const;
+  bool is_generated() const;
   /// Returns whether this is a folder of images without a description, named by its path.
   bool is_path() const { return name.find('/') != std::string::npos; }
 };
@@ -238,7 +238,7 @@ class DatasetSource {
   /// Returns the splits: train, validation (where one is stored or held out) and test.
   std::vector<std::string> splits() const;
   /// Returns the number of classes in the descriptions; 0 means unknown or none.
-  int64_t class_count() const;
+  int64_t num_classes() const;
   /// Returns the first of files() that is to be fetched: one that is not here, else base().
   DatasetSpec fetched() const;
   /// Returns the folder of its files, or "not here; " and how to get them.
@@ -249,7 +249,7 @@ class DatasetSource {
   /// them), damaged, or inconsistent.
   std::shared_ptr<const Dataset> open(std::string_view split) const;
   /// Returns what of a split's files is not here, as "folder 'val' is", or "".
-  std::string missing(std::string_view split) const;
+  std::string missing_path(std::string_view split) const;
   /// Returns whether the description gives the size of a split, that of some classes by their
   /// number.
   bool has_metadata(std::string_view split) const;

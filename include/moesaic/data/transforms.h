@@ -39,7 +39,7 @@ struct Planes {
   int64_t channels, height, width;
   uint8_t* pixels;
   /// Returns the number of pixels of a channel.
-  int64_t plane() const { return height * width; }
+  int64_t plane_size() const { return height * width; }
 };
 
 /// Applies `layers` operations, each chosen uniformly. With m the magnitude: rotate by +-3 m
@@ -53,12 +53,12 @@ struct Planes {
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image);
 
 /// Returns the names of the operations, in the order in which they are drawn.
-const std::vector<std::string_view>& rand_augment_changes();
+const std::vector<std::string_view>& rand_augment_ops();
 
 /// Applies one operation by its name; `rng` draws the sign or, for cutout, row and column of the
 /// centre. Throws Error (usage) for an unknown name.
-void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
-                         const Planes& image);
+void apply_rand_augment_op(std::string_view name, double magnitude, CounterRng& rng,
+                           const Planes& image);
 
 /// Gaussian blur of random strength.
 struct BlurConfig {
@@ -141,7 +141,7 @@ void describe(auto& f, AugmentConfig& c) {
 /// keep the area in its range and the part within the image. Every position is equally likely,
 /// except that a part smaller than the image never touches the lower (or right) edge. After 100
 /// failed tries the part is the whole image.
-Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
+Rectangle random_crop(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
 /// Returns the random-number generator of a position in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);

@@ -19,9 +19,9 @@ namespace moesaic {
 
 /// Options of predict().
 struct PredictOptions {
-  bool routing = false;      ///< Also returns the routing of each MoE layer.
-  int64_t batch_size = 256;  ///< Images per batch; all of them where experts have a capacity.
-  std::string loss;          ///< Loss of training, see train/objective.h; empty means softmax.
+  bool with_routing = false;  ///< Also returns the routing of each MoE layer.
+  int64_t batch_size = 256;   ///< Images per batch; all of them where experts have a capacity.
+  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]

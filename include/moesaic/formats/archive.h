@@ -22,8 +22,8 @@ namespace moesaic {
 
 /// Limits on what an archive may hold.
 struct UnpackLimits {
-  int64_t bytes = int64_t{1} << 40;    ///< Max total size of the unpacked files, in bytes.
-  int64_t entries = int64_t{1} << 24;  ///< Max number of entries.
+  int64_t max_bytes = int64_t{1} << 40;    ///< Max total size of the unpacked files, in bytes.
+  int64_t max_entries = int64_t{1} << 24;  ///< Max number of entries.
 };
 
 /// Unpacks a tar archive (uncompressed, gzip, bzip2 or xz) into `folder`, which must exist, and
@@ -51,7 +51,8 @@ struct TarProblem {
 struct TarIndex {
   std::vector<TarMember> members;  ///< In the archive's order, each with all its bytes.
   std::vector<TarProblem> problems;
-  bool cut = false;  ///< Whether it could not be read to its end, as the last problem says.
+  /// Whether it could not be read to its end, as the last problem says.
+  bool is_truncated = false;
 };
 
 /// Lists the files of a tar archive by reading the headers alone. Left out, with a problem each,
@@ -63,7 +64,7 @@ TarIndex index_tar(const fs::path& path);
 
 /// Checks the files of a zip archive, which must lie there uncompressed, by their checksums, and
 /// returns their bytes in all. Throws Error (failure) in one line with the path.
-uint64_t verified_zip(const fs::path& path);
+uint64_t verify_zip(const fs::path& path);
 
 /// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
 /// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and

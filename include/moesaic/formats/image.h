@@ -53,7 +53,7 @@ class ImageDecoder {
   /// Fills `rgb` likewise, or with the surroundings of `part` only, which is a part of the whole
   /// image: of a JPEG of one scan, pixels that are not needed are skipped. Returns where the part
   /// is in `rgb`, every pixel that it touches, and in `held` what `rgb` is of the reduced image.
-  Rectangle decode_part(const Rectangle& part, int64_t max_reduction, std::vector<uint8_t>& rgb,
+  Rectangle decode_crop(const Rectangle& part, int64_t max_reduction, std::vector<uint8_t>& rgb,
                         Rectangle& held);
 
   /// Returns what is odd about a file that decode() can read; usually empty.

@@ -26,10 +26,10 @@ class EventWriter {
   ~EventWriter();
 
   /// Adds a scalar. `value` is stored as float32; `wall_time` is in seconds since 1970 (UTC).
-  void scalar(std::string_view tag, double value, int64_t step, double wall_time);
+  void add_scalar(std::string_view tag, double value, int64_t step, double wall_time);
   /// Adds a histogram whose bucket i, from i to i + 1, holds values[i], such as those of experts.
-  void histogram(std::string_view tag, std::span<const double> values, int64_t step,
-                 double wall_time);
+  void add_histogram(std::string_view tag, std::span<const double> values, int64_t step,
+                     double wall_time);
   /// Writes all buffered records to the file. Throws Error (failure) if the disk is full.
   void flush();
 

@@ -23,7 +23,7 @@ struct Family {
   /// Returns the family's settings, with keys that begin with "model".
   std::function<HelpRows()> help;
   /// Whether the program's help shows the settings; false where another family has the same ones.
-  bool listed = true;
+  bool is_listed = true;
 };
 
 /// Returns the family of class Network, built as Network(Config, seed) from settings of Config.

@@ -120,9 +120,9 @@ class Model : public torch::nn::Module {
   /// Returns the shape of an input, [C, H, W].
   virtual std::vector<int64_t> input_shape() const = 0;
   /// Returns the number of outputs of the head, 0 without a head.
-  virtual int64_t classes() const = 0;
+  virtual int64_t num_classes() const = 0;
   /// Returns the number of members of an ensemble; each image has as many rows of logits.
-  virtual int64_t members() const { return 1; }
+  virtual int64_t num_members() const { return 1; }
 
   /// Returns the configured weights of auxiliary losses, by the names of aux_loss_names().
   virtual std::map<std::string, double> aux_losses() const { return {}; }
@@ -184,7 +184,7 @@ class Model : public torch::nn::Module {
   virtual bool wants_cudnn_benchmark() const { return false; }
 
   /// Returns the number of all parameters' elements.
-  virtual int64_t parameter_count() const;
+  virtual int64_t num_parameters() const;
 
   /// Returns the device of the parameters.
   virtual at::Device device() const { return parameters().front().device(); }

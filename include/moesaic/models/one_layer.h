@@ -16,20 +16,20 @@ template <class Config>
 class OneLayerModel : public Model {
  public:
   void set_first_sample_index(int64_t image) override {
-    if (!moe.is_empty()) moe->router->set_first_sample_index(image);
+    if (!moe.is_empty()) moe->router->set_first_token_index(image);
   }
   Json config() const override { return with_kept_experts(to_json(config_), *this); }
   void reset_head(int64_t wanted) override {
     fail_usage("{}: {} cannot get a new head for {} classes; leave new_head out", config_.name,
-               classes() == 1 ? "the model has one output, so it"
-                              : "the output layer is fixed, so the model",
+               num_classes() == 1 ? "the model has one output, so it"
+                                  : "the output layer is fixed, so the model",
                wanted);
   }
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};
     return {{.block = 0, .layer = moe}};
   }
-  int64_t classes() const override {
+  int64_t num_classes() const override {
     if constexpr (requires(Config c) { c.num_classes; }) return config_.num_classes;
     return 1;
   }

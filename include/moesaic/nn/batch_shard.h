@@ -24,7 +24,7 @@ struct BatchShard {
   bool is_expert_parallel = false;
 
   /// Returns the processes that have the other parts of a batch, null where this one has all of it.
-  std::shared_ptr<const ProcessGroup> parts() const;
+  std::shared_ptr<const ProcessGroup> process_group() const;
 };
 
 /// A module whose outputs for an image depend on the other images of a batch, and which computes

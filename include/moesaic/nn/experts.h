@@ -111,9 +111,9 @@ class Experts : public torch::nn::Module {
   virtual int64_t count() const = 0;
 
   /// Numbers o of one output.
-  virtual int64_t outputs() const = 0;
+  virtual int64_t num_outputs() const = 0;
   /// Numbers of what forward() returns for a token.
-  virtual int64_t token_outputs() const { return outputs(); }
+  virtual int64_t token_outputs() const { return num_outputs(); }
 
   /// FLOPs of one row: multiplications and additions of its matrix products.
   virtual double flops_per_row() const = 0;

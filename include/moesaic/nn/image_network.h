@@ -48,7 +48,7 @@ class BatchNormImpl : public Norm, public DataParallelModule {
 
   /// Computes x [N, C, ...] -> [N, C, ...].
   at::Tensor forward(const at::Tensor& x) {
-    const auto parts = batch_shard().parts();
+    const auto parts = batch_shard().process_group();
     if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
     if (!parts || !this->is_training()) return Norm::forward(x);
     this->num_batches_tracked += 1;
@@ -64,7 +64,7 @@ using BatchNorm2dImpl = BatchNormImpl<torch::nn::BatchNorm2dImpl>;
 TORCH_MODULE(BatchNorm2d);
 
 /// Shape of the feature maps at some depth of a network, and the cost of computing them.
-struct Maps {
+struct FeatureMapShape {
   int64_t channels = 0, side = 0;
   double flops = 0.0;  ///< FLOPs of all layers so far for one image.
 };
@@ -85,7 +85,8 @@ struct ConvolutionOptions {
 class ConvolutionImpl : public torch::nn::Module {
  public:
   /// `maps` holds the shape of the input and, after the call, that of the output.
-  ConvolutionImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
+  ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions options,
+                  const at::Generator& generator);
 
   /// Convolves x_BCHW [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)].
   at::Tensor forward(const at::Tensor& x_BCHW) const;
@@ -102,7 +103,7 @@ TORCH_MODULE(Convolution);
 class ConvNormImpl : public torch::nn::Module {
  public:
   /// Draws the initial values from `generator` and sets `maps` to those behind the layer.
-  ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
+  ConvNormImpl(FeatureMapShape& maps, ConvolutionOptions options, const at::Generator& generator);
   /// Computes x_BCHW [B, C, H, W] -> [B, C', H', W'].
   at::Tensor forward(const at::Tensor& x_BCHW);
 
@@ -167,8 +168,8 @@ struct WideResNetOptions {
   int64_t num_blocks = 1;           ///< Residual blocks of a group.
   double widening = 10.0;           ///< Groups have 16, 32 and 64 times as many channels, rounded
                                     ///< down.
-  bool last_group = true;  ///< False: batch normalisation, ReLU and a 3x3 convolution of stride 2
-                           ///< to the last group's channels take its place.
+  bool has_last_group = true;  ///< False: batch normalisation, ReLU and a 3x3 convolution of stride
+                               ///< 2 to the last group's channels take its place.
 
   /// Returns the channels of group g, counted from 0.
   int64_t channels_of(int64_t group) const;
@@ -190,10 +191,10 @@ class WideResNetImpl : public torch::nn::Module {
   }
 
   /// Returns the shape of the map and the FLOPs of one image.
-  const Maps& maps() const { return maps_; }
+  const FeatureMapShape& maps() const { return maps_; }
 
  private:
-  Maps maps_;
+  FeatureMapShape maps_;
   Convolution stem_{nullptr};
   torch::nn::Sequential groups_;
 };

@@ -67,10 +67,10 @@ struct RoutingRecord {
   int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
   bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
   /// Processes with the other parts of a batch that the record has the whole of; null: none.
-  std::shared_ptr<const ProcessGroup> parts;
+  std::shared_ptr<const ProcessGroup> process_group;
 
   /// Returns what a routing of these tokens has of those of this process.
-  Routing own(const Routing& of_all) const;
+  Routing local_rows(const Routing& of_all) const;
 };
 
 /// Name of the stream of random numbers that `evaluation_seed` begins.
@@ -121,7 +121,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
 
   /// Sets the index of the first token of later forward passes, initially 0. Noise by
   /// `evaluation_seed` is a function of a token's index.
-  void set_first_sample_index(int64_t token) { first_token_ = token; }
+  void set_first_token_index(int64_t token) { first_token_ = token; }
 
   /// Replaces the draws of noise by these standard normal numbers [T, E / M] from now on.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }

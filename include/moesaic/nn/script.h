@@ -67,8 +67,8 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
 
 /// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`
 /// columns, are of one expert: `x` are its rows, and each of the stacked `tensors` is its own part.
-std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
-                       const std::string& lines, const std::string& result);
+std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& tensors,
+                               const std::string& lines, const std::string& result);
 
 /// Returns the expression of activation(hidden).
 std::string text_of(Activation activation);
@@ -80,7 +80,7 @@ Module make_traced(const Unit& unit, torch::nn::Module& from,
                    const std::vector<int64_t>& shape);
 
 /// Returns the lines with which forward(images) begins: a check of their shape [C, H, W].
-std::string entrance(const std::vector<int64_t>& shape);
+std::string input_check_source(const std::vector<int64_t>& shape);
 
 /// Hint of messages about a network that has no TorchScript form.
 inline constexpr const char* kOtherFormat = "--format safetensors holds every network";

@@ -39,9 +39,9 @@ struct Routing {
                              ///< [T, 0] if tokens do not rank experts.
 
   /// Returns the number of tokens, T.
-  int64_t tokens() const { return token_offsets.size(0) - 1; }
+  int64_t num_tokens() const { return token_offsets.size(0) - 1; }
   /// Returns the number of experts, E.
-  int64_t experts() const { return offsets.size(0) - 1; }
+  int64_t num_experts() const { return offsets.size(0) - 1; }
   /// Returns the number of rows that there is memory for, A.
   int64_t max_rows() const { return token.size(0); }
 };

@@ -51,7 +51,7 @@ class FilterExpertsImpl : public Experts {
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w.size(0); }
-  int64_t outputs() const override { return options_.num_outputs; }
+  int64_t num_outputs() const override { return options_.num_outputs; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
   }
@@ -84,7 +84,7 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   bool has_expert_names() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
-  int64_t outputs() const override { return networks_.front()->head->options.out_features(); }
+  int64_t num_outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
   ExpertsScript script_source() const override;

@@ -221,7 +221,7 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
-    return 2.0 * static_cast<double>(parameter_count());
+    return 2.0 * static_cast<double>(num_parameters());
   }
   SettingPaths setting_paths() const override { return {.image_size = "width"}; }
   std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;

@@ -52,7 +52,7 @@ class ShallowExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   int64_t count() const override { return w.size(0); }
-  int64_t outputs() const override { return 1; }
+  int64_t num_outputs() const override { return 1; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
   }

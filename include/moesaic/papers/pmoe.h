@@ -52,7 +52,7 @@ class PatchExpertsImpl : public Experts {
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w.size(0); }
-  int64_t outputs() const override { return a.size(2); }
+  int64_t num_outputs() const override { return a.size(2); }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(2) * (w.size(1) + a.size(2)));
   }
@@ -115,7 +115,7 @@ struct MapExpertsOptions {
   double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
 
   /// Returns the number of a map's patches.
-  int64_t patches() const { return side / patch * (side / patch); }
+  int64_t num_patches() const { return side / patch * (side / patch); }
   /// Returns the side of what a patch reaches in the convolution's output.
   int64_t window() const { return patch + kernel - 1; }
 };
@@ -144,7 +144,7 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
                      const at::Generator& random) override;
   int64_t count() const override { return w.size(0); }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
-  int64_t outputs() const override {
+  int64_t num_outputs() const override {
     return options_.num_outputs * options_.window() * options_.window();
   }
   int64_t token_outputs() const override {
@@ -224,7 +224,7 @@ ConfigProblem config_problem(const PatchPatternsConfig& config);
 struct PatternSets {
   at::Tensor deciding_2d;  ///< float32
   at::Tensor centre_pd;    ///< float32
-  int64_t close = 0;       ///< Number of sets that are close.
+  int64_t num_close = 0;   ///< Number of sets that are close.
   double radius = 0.0;     ///< Of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
 };
 /// Returns the patterns drawn from the seed of `config`.
@@ -269,7 +269,7 @@ struct PMoEConfig {
   std::optional<PMoERouterConfig> router = PMoERouterConfig{};
 
   /// Returns the number of an image's patches, n.
-  int64_t patches() const {
+  int64_t num_patches() const {
     return image_size.height / patch_size.height * (image_size.width / patch_size.width);
   }
   /// Returns whether an expert adds to a class of its own, see PatchExpertsOptions::by_class.
@@ -277,7 +277,7 @@ struct PMoEConfig {
   /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
   /// Patches that an expert gets: all of them without a router.
-  int64_t selected() const { return router ? router->num_selected_patches : patches(); }
+  int64_t num_selected() const { return router ? router->num_selected_patches : num_patches(); }
 };
 void describe(auto& f, PMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPMoE}));
@@ -324,14 +324,14 @@ class PMoE : public OneLayerModel<PMoEConfig> {
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};
   }
-  int64_t tokens_per_image() const override { return config_.patches(); }
+  int64_t tokens_per_image() const override { return config_.num_patches(); }
   std::optional<PatchTokens> patch_tokens() const override {
     return PatchTokens{{config_.image_size.height / config_.patch_size.height,
                         config_.image_size.width / config_.patch_size.width}};
   }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
     if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
-    return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
+    return static_cast<double>(config_.num_patches()) * mixture->experts->flops_per_row();
   }
   SettingPaths setting_paths() const override {
     return {.rows_per_expert = "router.num_selected_patches",
@@ -411,7 +411,7 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
     return {config_.channels, config_.image_size, config_.image_size};
   }
   int64_t tokens_per_image() const override {
-    return moe.is_empty() ? 0 : experts->options().patches();
+    return moe.is_empty() ? 0 : experts->options().num_patches();
   }
   std::optional<PatchTokens> patch_tokens() const override {
     if (moe.is_empty()) return std::nullopt;

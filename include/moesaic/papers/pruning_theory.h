@@ -32,7 +32,7 @@ class PatternExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_T1, const Routing& routing,
                      const at::Generator& random) override;
   int64_t count() const override { return w.size(0); }
-  int64_t outputs() const override { return 1; }
+  int64_t num_outputs() const override { return 1; }
   /// Returns the FLOPs of products of a neuron with a token of d numbers.
   double flops_per_row() const override { return 2.0 * static_cast<double>(w.size(1) * w.size(2)); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
@@ -113,7 +113,7 @@ class PatternMoE : public OneLayerModel<PatternMoEConfig> {
     return {{.block = 0, .layer = moe, .num_groups = 2}};
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.num_tokens}; }
-  int64_t classes() const override { return 2; }
+  int64_t num_classes() const override { return 2; }
   int64_t tokens_per_image() const override { return config_.num_tokens; }
   SettingPaths setting_paths() const override {
     return {.rows_per_expert = "num_selected_tokens",

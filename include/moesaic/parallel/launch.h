@@ -14,17 +14,17 @@ namespace moesaic {
 
 /// What a launcher (torchrun, mpirun, srun) sets for a process.
 struct Launch {
-  int64_t rank = 0;        ///< Number of this process, 0 to size - 1.
-  int64_t size = 1;        ///< Number of processes, W.
-  int64_t local_rank = 0;  ///< Number of this process on its machine, which chooses its GPU.
-  int64_t local_size = 1;  ///< Number of processes on this machine; 1 where unknown.
-  std::string address;     ///< Host of the rendezvous.
+  int64_t rank = 0;              ///< Number of this process, 0 to size - 1.
+  int64_t world_size = 1;        ///< Number of processes, W.
+  int64_t local_rank = 0;        ///< Number of this process on its machine, which chooses its GPU.
+  int64_t local_world_size = 1;  ///< Number of processes on this machine; 1 where unknown.
+  std::string address;           ///< Host of the rendezvous.
   uint16_t port = 0;
   bool has_external_store = false;  ///< The launcher serves the store; otherwise process 0 does.
   std::string attempt = "0";        ///< Number of restarts, which part the store's keys.
 
   /// Returns whether this process is alone.
-  bool is_single_process() const { return size == 1; }
+  bool is_single_process() const { return world_size == 1; }
 };
 
 /// Returns the value of a variable of the environment, nothing where it is unset.

@@ -36,7 +36,7 @@ class ProcessMesh {
                                                        const ParallelConfig& config) {
     Launch launch;
     launch.rank = launch.local_rank = rank;
-    launch.size = size;
+    launch.world_size = size;
     return from_store(store, launch, config, /*cuda=*/false);
   }
   /// Makes process 0 of so many that only count what they would send: each group has a counter of
@@ -56,11 +56,11 @@ class ProcessMesh {
   /// All processes, for what the network's layers exchange.
   const ProcessGroup& world() const { return *world_; }
   /// All processes, for gradients, which are reduced during the backward pass.
-  const ProcessGroup& gradients() const { return *gradients_; }
+  const ProcessGroup& gradient_group() const { return *gradients_; }
   /// The K processes that share the experts of this replica.
-  const ProcessGroup& experts() const { return *experts_; }
+  const ProcessGroup& expert_group() const { return *experts_; }
   /// The D processes that hold the same experts as this one.
-  const ProcessGroup& replicas() const { return *replicas_; }
+  const ProcessGroup& replica_group() const { return *replicas_; }
   /// All processes, for what does not belong to the order of a step, on the CPU. This is the
   /// world's group, whose collectives no two threads begin at once.
   const ProcessGroup& control() const { return *world_; }
@@ -75,13 +75,14 @@ class ProcessMesh {
   /// PeerFailure where another process says that it ends, and Error (failure), which names it,
   /// where one that is waited for neither comes nor makes progress() for `timeout`. One thread of
   /// each process calls it, as often as the others.
-  std::vector<std::string> exchange(const std::string& text, std::chrono::seconds timeout) const;
-  /// Signals to processes that wait in exchange() that this one makes progress.
+  std::vector<std::string> all_gather_text(const std::string& text,
+                                           std::chrono::seconds timeout) const;
+  /// Signals to processes that wait in all_gather_text() that this one makes progress.
   void progress() const noexcept;
   /// Returns the value of process 0.
-  double from_rank_zero(double value) const;
+  double broadcast_from_rank_zero(double value) const;
   /// Returns the largest of the values of all processes.
-  int64_t max(int64_t value) const;
+  int64_t all_reduce_max(int64_t value) const;
   /// Throws Error (usage) where a value, such as a hash of the recipe, is not that of process 0:
   /// "process 2 has another <what> than process 0 (<value> and <value>)".
   void check_same(const std::string& what, const std::string& value) const;

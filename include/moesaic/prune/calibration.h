@@ -12,12 +12,13 @@
 namespace moesaic {
 
 /// What statistics are of, by name: "network" and "data" are fingerprints, others settings such as
-/// "images" and "seed". kRecordedOf names the checkpoint for messages and is not compared.
+/// "images" and "seed". kCalibratedCheckpointKey names the checkpoint for messages and is not
+/// compared.
 using CalibrationSource = std::map<std::string, std::string>;
-inline constexpr const char* kRecordedOf = "checkpoint";
+inline constexpr const char* kCalibratedCheckpointKey = "checkpoint";
 
 /// Returns what is of a checkpoint: "network", the fingerprint of its weights and the model's
-/// configuration, and kRecordedOf.
+/// configuration, and kCalibratedCheckpointKey.
 CalibrationSource network_source(const Checkpoint& checkpoint);
 
 /// Writes the statistics atomically. Tensors are called "<block>.<name of LayerUse>", those of

@@ -85,7 +85,8 @@ struct Criterion {
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
   std::string description;  ///< Of an expert's score, in a few words.
-  bool by_subset = false;   ///< Whether layers keep the best_subset() in place of the best scores.
+  /// Whether layers keep the best_subset() in place of the best scores.
+  bool selects_subset = false;
 };
 
 /// Returns all criteria. Of a layer with the router rows w_s, the experts E_s, and over calibration

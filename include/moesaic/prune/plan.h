@@ -236,8 +236,8 @@ std::vector<int64_t> best_experts(const MoEBlock& block, const ExpertRanking& ra
 
 /// Numbers of experts, of the network or of each group, between which a search chooses.
 struct CountRange {
-  int64_t least;  ///< Of fewer no token could select its experts.
-  int64_t most;   ///< Removes none.
+  int64_t min;  ///< Of fewer no token could select its experts.
+  int64_t max;  ///< Removes none.
 };
 
 /// Returns the range of the scope of `keep`, over the blocks that it does not leave whole.

@@ -16,7 +16,7 @@ namespace moesaic {
 
 /// Size and cost of a network.
 struct Footprint {
-  int64_t parameters = 0;
+  int64_t num_parameters = 0;
   int64_t bytes = 0;            ///< Size of parameters and buffers in bytes.
   double flops = 0.0;           ///< FLOPs per image of matrix products, see even_rows_per_token().
   double capacity_flops = 0.0;  ///< FLOPs per image by capacity_rows_per_token().
@@ -53,7 +53,7 @@ struct PruneCheckpointOptions {
   bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
 
   /// How the two are read: their weights stay in the files.
-  LoadOptions in_file() const { return {.optimizer = false, .mapped = true, .trust = trust}; }
+  LoadOptions load_options() const { return {.optimizer = false, .mmap = true, .trust = trust}; }
 };
 
 /// Returns the checkpoint that a run's network was fine-tuned from, by its configuration: that of

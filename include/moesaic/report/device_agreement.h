@@ -14,8 +14,8 @@ namespace moesaic {
 struct DeviceCase {
   std::string name;
   double tolerance = 0;
-  /// Parts of cuda_parts() to turn off where it disagrees, in this order.
-  std::vector<std::string> parts;
+  /// Parts of cuda_features() to turn off where it disagrees, in this order.
+  std::vector<std::string> cuda_features;
   /// Computes on a device, from the same inputs at every call; `exact` computes in float64 what
   /// does not decide about indices.
   std::function<std::vector<at::Tensor>(at::Device device, bool exact)> run;
@@ -28,8 +28,9 @@ struct Agreement {
   /// itself; infinite for NaN and other shapes.
   double difference = 0;
   double tolerance = 0;
-  std::string error;             ///< What was thrown instead.
-  std::vector<std::string> off;  ///< Parts that were turned off before the case agreed.
+  std::string error;  ///< What was thrown instead.
+  /// Parts that were turned off before the case agreed.
+  std::vector<std::string> disabled_features;
 
   /// Returns whether the difference is within the tolerance.
   bool agrees() const { return error.empty() && difference <= tolerance; }

@@ -29,15 +29,16 @@ void check_new_confusion(const fs::path& file, const std::string& what);
 void check_confusion_classes(const DatasetInfo& data, const fs::path& file);
 
 /// Returns the matrix with a heading line and the names of the classes in the first column.
-std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& classes);
+std::string confusion_csv(const ConfusionMatrix& confusion,
+                          const std::vector<std::string>& classes);
 
 /// Returns a heat map of the matrix; `stem` names its files.
-Figure confusion_figure(const Confusion& confusion, const std::vector<std::string>& classes,
+Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
                         const std::string& title, const std::string& stem);
 
 /// Writes the matrix as `file`, whole or not at all; a figure with its script and data beside it
 /// (draw_figure_file()).
-void write_confusion(const Confusion& confusion, const std::vector<std::string>& classes,
+void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
                      const std::string& title, const fs::path& file);
 
 /// Throws Error (usage) unless `file` is new, with the table beside it, and ends in .png; Error
@@ -56,9 +57,9 @@ inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 
 /// Which images are points, and of which features.
 struct EvaluationPointsOptions {
-  std::string of = "embedding";  ///< "embedding", or "inputs" for flattened inputs.
-  int64_t num_points = 2000;     ///< Max number, drawn by `seed` where there are more.
-  std::string color;             ///< "expert", "class" or "group"; empty means expert if possible.
+  std::string features = "embedding";  ///< "embedding", or "inputs" for flattened inputs.
+  int64_t num_points = 2000;           ///< Max number, drawn by `seed` where there are more.
+  std::string color;  ///< "expert", "class" or "group"; empty means expert if possible.
   std::optional<std::string> only_class;  ///< Restricts points to this class.
   std::vector<std::string> only_groups;   ///< Restricts points to these groups; empty means all.
   bool boundary = false;                  ///< For a figure of the boundary between two classes.
@@ -109,11 +110,11 @@ class EvaluationPointCollector {
 /// points of many dimensions in a plane. Time and memory are quadratic in the number of points, so
 /// that it suits some thousand.
 struct TsneOptions {
-  double perplexity = 30.0;       ///< Effective number of neighbours.
-  int64_t num_iterations = 1000;  ///< Iterations of gradient descent.
-  double exaggeration = 12.0;     ///< Factor on affinities in the first iterations.
-  int64_t exaggerated = 250;      ///< Number of iterations with exaggeration.
-  double learning_rate = 0.0;     ///< 0 means max(N / exaggeration / 4, 50).
+  double perplexity = 30.0;                  ///< Effective number of neighbours.
+  int64_t num_iterations = 1000;             ///< Iterations of gradient descent.
+  double exaggeration = 12.0;                ///< Factor on affinities in the first iterations.
+  int64_t num_exaggerated_iterations = 250;  ///< Number of iterations with exaggeration.
+  double learning_rate = 0.0;                ///< 0 means max(N / exaggeration / 4, 50).
   /// Called after each iteration; false ends the descent early.
   std::function<bool(int64_t done, int64_t total)> on_progress;
 };

@@ -36,7 +36,7 @@ class ProbeSubject {
   Model& model() { return model_; }
   /// Returns the network before its first update, unpruned, on the CPU. Throws
   /// std::bad_function_call without `start`.
-  std::shared_ptr<Model> start() const { return start_(); }
+  std::shared_ptr<Model> initial_model() const { return start_(); }
   int64_t step() const { return step_; }  ///< Number of updates so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
@@ -45,7 +45,7 @@ class ProbeSubject {
     return data_.at(split);
   }
   /// Returns the evaluation on a split, made at the first call.
-  const Evaluation& on(const std::string& split) {
+  const Evaluation& evaluation(const std::string& split) {
     const auto [found, is_new] = evaluations_.try_emplace(split);
     if (is_new) found->second = evaluate(model_, data_.at(split), options_);
     return found->second;

@@ -44,7 +44,7 @@ struct PruneSearch {
   std::vector<PrunePoint> points;  ///< In the order in which they were tried; first the whole.
   std::string method;
   double max_drop = 0.0;
-  int64_t evaluations = 0;
+  int64_t num_evaluations = 0;
 
   /// Returns the point of `plan`.
   const PrunePoint& found() const;

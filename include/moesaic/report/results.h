@@ -20,24 +20,24 @@ namespace moesaic {
 /// Presentation of a metric.
 struct Metric {
   std::string name;
-  std::string label;      ///< Label with unit, e.g. "test accuracy, %".
-  int digits = 2;         ///< Digits after the decimal point.
-  bool is_table = false;  ///< Whether it is a table rather than a number.
-  bool optional = false;  ///< Whether a run may have none, where there is nothing to measure.
+  std::string label;         ///< Label with unit, e.g. "test accuracy, %".
+  int digits = 2;            ///< Digits after the decimal point.
+  bool is_table = false;     ///< Whether it is a table rather than a number.
+  bool is_optional = false;  ///< Whether a run may have none, where there is nothing to measure.
   /// Possible values, in which error bars stay.
-  double least = std::numeric_limits<double>::lowest(), most = std::numeric_limits<double>::max();
+  double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
   /// Value that guessing hardly exceeds, for an accuracy.
   double chance_level = std::numeric_limits<double>::lowest();
 };
 
 /// Returns the metric of a number from 0 to `most`.
 inline Metric amount_metric(std::string name, std::string label, int digits = 2,
-                            double most = Metric().most) {
+                            double most = Metric().max) {
   return {.name = std::move(name),
           .label = std::move(label),
           .digits = digits,
-          .least = 0.0,
-          .most = most};
+          .min = 0.0,
+          .max = most};
 }
 /// Returns the metric of a table of numbers.
 inline Metric table_metric(std::string name, std::string label, int digits = 2) {
@@ -141,7 +141,7 @@ struct ResultRow {
   std::string name, metric;
   double measured = 0.0;           ///< Mean over the runs.
   std::optional<double> std = {};  ///< Of the runs as a sample, see Moments; unset for one run.
-  int64_t runs = 1;
+  int64_t num_runs = 1;
   std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
   SeedValues values = {};  ///< Empty of what is computed from other rows.
   std::optional<double> paper = {}, paper_std = {};
@@ -173,7 +173,7 @@ struct Results {
     return find_result(rows, name, metric);
   }
   /// Returns whether any row stands beside a paper's value.
-  bool have_paper_values() const;
+  bool has_paper_values() const;
 };
 
 /// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",

@@ -111,7 +111,7 @@ void describe(auto& f, SweepConfig& c) {
 /// A phase of the training runs, evaluated on the test split of its data.
 struct SweepPhase {
   std::string name, data;
-  int64_t images = 0;  ///< Number of images in the test split.
+  int64_t num_images = 0;  ///< Number of images in the test split.
 };
 
 /// How many experts the networks of one size keep.

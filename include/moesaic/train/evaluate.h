@@ -27,7 +27,7 @@
 namespace moesaic {
 
 /// Numbers of images by true and by predicted class. Only pairs that occur take memory.
-class Confusion {
+class ConfusionMatrix {
  public:
   /// Adds classes [B] int64.
   void add(const at::Tensor& labels_B, const at::Tensor& predicted_B);
@@ -37,7 +37,7 @@ class Confusion {
   /// Returns the number of images of class `label` predicted as `predicted`.
   int64_t count(int64_t label, int64_t predicted) const;
   /// Returns the number of images of a class.
-  int64_t images(int64_t label) const;
+  int64_t num_images(int64_t label) const;
 
  private:
   std::map<int64_t, std::map<int64_t, int64_t>> counts_;  ///< By true, then by predicted class.
@@ -73,7 +73,7 @@ class Meter {
   /// Returns the metrics of all images so far, at least one.
   virtual Metrics result() const = 0;
   /// Returns what was predicted for the images of each class; empty where there are no classes.
-  virtual Confusion confusion() const { return {}; }
+  virtual ConfusionMatrix confusion() const { return {}; }
   /// Returns what was predicted for each image.
   virtual Predictions predictions() const { return {}; }
 };
@@ -183,10 +183,10 @@ struct LayerRouting {
 struct Evaluation {
   /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
-  Confusion confusion;  ///< Empty where targets are real numbers.
+  ConfusionMatrix confusion;  ///< Empty where targets are real numbers.
   Predictions predictions;
-  int64_t images = 0;
-  bool complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
+  int64_t num_images = 0;
+  bool is_complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
   double seconds = 0.0;
   double images_per_second = 0.0;
   std::vector<LayerRouting> routing;
@@ -206,7 +206,8 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
 /// Runs the network as evaluate() does, over inputs whose targets need not be its own, and measures
 /// nothing: options.on_batch takes each batch. Returns false where options.on_progress ended it.
 /// Throws Error (usage) where images do not fit the network.
-bool run_over(Model& model, std::shared_ptr<const Dataset> dataset, const EvaluateOptions& options);
+bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
+                      const EvaluateOptions& options);
 
 /// Returns that the network takes inputs of another shape than the data has, "" where it does not.
 std::string inputs_problem(const Model& model, const DatasetInfo& data);
@@ -278,7 +279,7 @@ struct CheckpointEvaluation {
   MetricRows metric_rows;  ///< Metrics of `evaluation` for people.
   double flops_per_image = 0.0;
   bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
-  int64_t parameters = 0;
+  int64_t num_parameters = 0;
   std::string example;  ///< What the data's examples are called, see example_noun().
 };
 
@@ -325,8 +326,8 @@ LabelLists read_real_labels(const fs::path& file, const Dataset& dataset);
 
 /// Returns "real.images", the number with labels, and "real.accuracy", % of them predicted as one
 /// of these. `classes` names the labels, `outputs` the predictions.
-Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
-                     const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
+Metrics real_label_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
+                           const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
 /// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws

@@ -416,12 +416,12 @@ class GradientPhase : public Phase {
   /// Sets requires_grad to false for parameters that the phase does not train.
   GradientPhase(const PhasePlan& plan, PhaseContext context);
 
-  bool done() const override { return state_.stopped || optimizer_.num_steps() >= plan_.steps; }
+  bool is_done() const override { return state_.stopped || optimizer_.num_steps() >= plan_.steps; }
   /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
   /// the phase. Where the loss or the gradient norm is not finite, the parameters and the
   /// optimizers' state keep their bits. On the CPU, and on every device where `stop` is set and
-  /// needs the loss, this throws Diverged then; elsewhere the step reads no value of the device and
-  /// leaves metrics and error to StepReport::deferred_metrics.
+  /// needs the loss, this throws DivergedError then; elsewhere the step reads no value of the
+  /// device and leaves metrics and error to StepReport::deferred_metrics.
   StepReport step() override;
   int sync_step(int signal, const ProcessMesh* processes) override;
   void swap_average() override;

@@ -33,8 +33,8 @@ struct StepReport {
   /// instead.
   int64_t steps = 1;
   /// Defined where a device may still compute the metrics, which are empty then: waits for them and
-  /// returns them. Throws Diverged where they are not finite; the network is then as it was before
-  /// this step, whatever steps followed.
+  /// returns them. Throws DivergedError where they are not finite; the network is then as it was
+  /// before this step, whatever steps followed.
   std::function<std::map<std::string, double>()> deferred_metrics = {};
 };
 
@@ -58,9 +58,9 @@ class Phase {
   virtual ~Phase() = default;
 
   /// Returns whether the phase has no step left.
-  virtual bool done() const = 0;
-  /// Makes a step, or a chunk of steps. Throws Diverged, before the network changes, where values
-  /// are not finite, or leaves that to StepReport::deferred_metrics.
+  virtual bool is_done() const = 0;
+  /// Makes a step, or a chunk of steps. Throws DivergedError, before the network changes, where
+  /// values are not finite, or leaves that to StepReport::deferred_metrics.
   virtual StepReport step() = 0;
   /// Ends a step: the processes exchange what only one of them has met. All processes call this,
   /// with null where this one is alone. Returns the largest `signal` of all.
@@ -89,12 +89,13 @@ struct PhasePlan {
   bool activation_checkpointing = false;  ///< Activation checkpointing of the run.
   int64_t outputs = 0;               ///< Outputs of the network: classes, or real-valued targets.
   std::vector<std::string> classes;  ///< Names of the outputs, in a run that begins with the plan.
-  int64_t images = 0;                ///< Number of images in the training split.
-  int64_t batch = 0;                 ///< Images per step.
+  int64_t num_images = 0;            ///< Number of images in the training split.
+  int64_t batch_size = 0;            ///< Images per step.
   int64_t steps_per_epoch = 1;       ///< Without a last batch that is left out.
   int64_t steps = 0;
-  int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
-  int64_t taught = 0;   ///< Number of values of the teacher, see train/distill.h; 0: there is none.
+  int64_t num_trained_parameters = 0;  ///< Number of values that the phase trains, after its entry.
+  /// Number of values of the teacher, see train/distill.h; 0: there is none.
+  int64_t num_teacher_parameters = 0;
 };
 
 /// The inputs of a phase that runs.
@@ -118,10 +119,10 @@ struct PhaseContext {
 
 /// Memory of a step of a phase.
 struct StepMemory {
-  double gradients = 0.0;  ///< Bytes of the gradients.
-  double optimizer = 0.0;  ///< Bytes of the optimizer state.
-  int64_t parts = 1;       ///< Number of parts that a batch is split into.
-  std::string by = {};     ///< Names of the update rules, for messages.
+  double gradients = 0.0;         ///< Bytes of the gradients.
+  double optimizer = 0.0;         ///< Bytes of the optimizer state.
+  int64_t num_micro_batches = 1;  ///< Number of parts that a batch is split into.
+  std::string by = {};            ///< Names of the update rules, for messages.
 };
 
 /// A registry entry of a kind of phases.
@@ -161,7 +162,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 /// the phase's, whether its end condition was met.
 class OnlinePhase : public Phase {
  public:
-  bool done() const override { return steps_done_ >= plan_.steps || reached_end_; }
+  bool is_done() const override { return steps_done_ >= plan_.steps || reached_end_; }
   StepReport step() final;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
@@ -177,7 +178,7 @@ class OnlinePhase : public Phase {
   int64_t steps_of(int64_t block) const { return std::min(block, plan_.steps - steps_done_); }
   /// Returns the advice to lower a setting of the phase.
   std::string lower(const std::string& setting, double now) const;
-  /// Throws Diverged where the loss or a weight is not finite.
+  /// Throws DivergedError where the loss or a weight is not finite.
   static void check_finite(double loss, const std::vector<at::Tensor>& weights);
 
   PhasePlan plan_;

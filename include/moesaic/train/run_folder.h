@@ -139,7 +139,7 @@ class RunFolder {
   /// will write them again.
   void set_damaged_aside(const fs::path& resumed) const;
   /// Deletes all step_<N> except the `count` newest.
-  void keep_last(int64_t count) const { prune_old_checkpoints(root_ / "checkpoints", count); }
+  void keep_last(int64_t count) const { remove_old_checkpoints(root_ / "checkpoints", count); }
 
  private:
   RunFolder() = default;
@@ -161,7 +161,7 @@ class Recorder {
   /// "<tag>/block_<N>/load". Lines that are not of one curve need different tags.
   void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
-  void scalar(const std::string& tag, double value, int64_t step);
+  void add_scalar(const std::string& tag, double value, int64_t step);
   /// Flushes everything to disk, so that a checkpoint can rely on it.
   void sync();
 

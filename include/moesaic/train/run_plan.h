@@ -146,8 +146,8 @@ struct Collective {
 /// All that the time of a step depends on beside the network: the GPU, and what is assumed.
 struct ClusterModel {
   Gpu gpu = gpus().at("h100");
-  bool tf32 = false;  ///< Products of float32 round their inputs.
-  int64_t node = 8;   ///< GPUs of a node.
+  bool tf32 = false;          ///< Products of float32 round their inputs.
+  int64_t gpus_per_node = 8;  ///< GPUs of a node.
   /// Fractions that a whole step reaches of the peaks in bfloat16 and TF32, and in float32.
   double tensor_fraction = 0.45, float32_fraction = 0.7;
   double memory_fraction = 0.8, link_fraction = 0.8;  ///< Of the rates of memory and links.
@@ -159,13 +159,13 @@ struct ClusterModel {
 
 /// A step of a phase as one of the processes sees it.
 struct ScalingPlan {
-  int64_t images = 0;  ///< Images of a process in a step.
+  int64_t num_images = 0;  ///< Images of a process in a step.
   /// Of a process, with all experts' rows and without batches and the communication library's own.
   TrainingMemory memory;
   /// Collectives of one step of the optimizer, for all parts of its batch, without those that send
   /// nothing.
   std::vector<Collective> collectives;
-  double sent = 0.0;  ///< Bytes of all of them.
+  double bytes_sent = 0.0;  ///< Bytes of all of them.
   /// Seconds of forward and backward passes, of routing all processes' tokens or its own, of the
   /// optimizer, and of communication that nothing overlaps.
   double products = 0.0, routing = 0.0, update = 0.0, waiting = 0.0;

@@ -365,8 +365,10 @@ DatasetFormat celeba_format() {
           [](const DatasetSpec&) {
             return std::vector<std::string>{"train", "validation", "test"};
           },
-      .parts = [](const DatasetSpec&,
-                  const std::string&) { return std::vector<RequiredPath>{{"img_align_celeba"}}; },
+      .required_paths =
+          [](const DatasetSpec&, const std::string&) {
+            return std::vector<RequiredPath>{{"img_align_celeba"}};
+          },
       .fill_info = fill_celeba_info,
       .verify = verify_image_files};
 }

@@ -44,7 +44,7 @@ ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
 }
 
 void count_classes(DatasetInfo& info, int64_t count) {
-  info.classes_named = false;
+  info.has_class_names = false;
   for (int64_t i = 0; i < count; ++i) info.classes.push_back(fmt::format("class {}", i));
 }
 

@@ -186,10 +186,10 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 DatasetFormat embeddings_format() {
   return {.settings = NamedSettings("embeddings", EmbeddingsSettings{}),
           .description = "vectors with labels in a safetensors file, such as embedded texts",
-          .images = false,
+          .has_images = false,
           .check = check_embeddings,
           .open = open_embeddings,
-          .parts =
+          .required_paths =
               [](const DatasetSpec& spec, const std::string& split) {
                 return std::vector<RequiredPath>{{config_of(spec).of(split), /*is_folder=*/false}};
               },

@@ -347,7 +347,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   const auto train = all.splits.find("train");
   info.classes = classes_in(spec, train == all.splits.end() ? split : train->second);
   info.channels = static_cast<int64_t>(info.mean.size());
-  info.channels_open = settings_of(spec).undescribed;
+  info.has_any_channels = settings_of(spec).undescribed;
   check_known(split.listing.folders, info.classes, part);
   if (train != all.splits.end()) {  // Folders that this split lacks are classes all the same.
     const SplitListing& other = train->second;
@@ -371,7 +371,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   if (found.files.size() == 0) {
     fail_without_images(spec,
                         fmt::format("{}: no images ({}) in its folders", part.string(),
-                                    fmt::join(image_endings(), ", ")),
+                                    fmt::join(image_extensions(), ", ")),
                         found.skipped);
   }
   if (!found.empty.empty()) {
@@ -478,7 +478,7 @@ DatasetFormat image_folder_format() {
           .complete = complete_image_folder,
           .open = open_image_folder,
           .splits = splits_image_folder,
-          .parts =
+          .required_paths =
               [](const DatasetSpec& spec, const std::string& split) {
                 return std::vector<RequiredPath>{{source_image_folder(spec, split)}};
               },

@@ -70,7 +70,7 @@ std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& spli
   const auto found = shards_of(spec).shards.find(split);
   if (found == shards_of(spec).shards.end()) return files;
   for (const ShardFile& listed : found->second) {
-    for (ShardFile& file : expanded(listed)) files.push_back(std::move(file));
+    for (ShardFile& file : substitute_groups(listed)) files.push_back(std::move(file));
   }
   return files;
 }
@@ -103,7 +103,8 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
     int64_t images = 0;
     bool counted = true;
     for (const ShardFile& entry : listed) {
-      for (ShardFile& file : expanded(entry)) {  // A range's names are long and many: held once.
+      for (ShardFile& file :
+           substitute_groups(entry)) {  // A range's names are long and many: held once.
         const auto [name, fresh] = names.insert(std::move(file.name));
         if (!fresh) return {fmt::format("shards.{} names '{}' twice", split, *name), {key}};
         images += file.num_images;
@@ -208,7 +209,7 @@ fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs:
   const fs::path path = ShardFinder(spec, folder)(name);
   std::error_code error;
   if (spec.urls.empty() || fs::exists(path, error)) return path;
-  fetch_shared(spec, {.place = path, .max_bytes = kMaxListBytes, .problem_of = [](const auto& got) {
+  fetch_shared(spec, {.path = path, .max_bytes = kMaxListBytes, .problem_of = [](const auto& got) {
                         return fs::file_size(got) > 0 ? std::string() : "it is empty";
                       }});
   return path;
@@ -219,7 +220,7 @@ fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs:
 void read_shards_file(DatasetSpec& spec) {
   ShardsSettings& settings = spec.format.as<ShardsSettings>();
   const fs::path path = list_beside(spec, settings.shards_file, fetch_folder(spec));
-  as_stored([&] {
+  with_stored_errors([&] {
     const Value splits = read_stored(path, kMaxListBytes).at("splits");
     for (const char* split : {"train", "validation", "test"}) {
       const auto named = settings.splits.find(split);
@@ -284,7 +285,7 @@ ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::strin
 
 void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, const FetchOptions& options) {
   const ShardFile& file = shard.described;
-  fetch_shared(spec, {.place = shard.path,
+  fetch_shared(spec, {.path = shard.path,
                       .size = file.size,
                       .label = options.progress ? file.name : "",
                       .problem_of = [&](const fs::path& path) { return shard_problem(path, file); },
@@ -339,7 +340,7 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
   info.classes = class_names(spec, folder);
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
-  info.channels_open = settings.undescribed;
+  info.has_any_channels = settings.undescribed;
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) {
@@ -433,7 +434,7 @@ DatasetFormat shards_format() {
               },
           .open = open_shards,
           .splits = splits_shards,
-          .parts = parts_shards,
+          .required_paths = parts_shards,
           .fetch = fetch_all_shards,
           .fill_info = fill_shards_info,
           .verify = verify_shards};

@@ -274,10 +274,10 @@ std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::s
 DatasetFormat table_format() {
   return {.settings = NamedSettings("table", TableSettings{}),
           .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
-          .images = false,
+          .has_images = false,
           .check = check_table,
           .open = open_table,
-          .parts =
+          .required_paths =
               [](const DatasetSpec& spec, const std::string& split) {
                 return std::vector<RequiredPath>{{table_of(spec).of(split), /*is_folder=*/false}};
               },

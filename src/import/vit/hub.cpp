@@ -40,12 +40,11 @@ fs::path fetch_hub_model(const fs::path& from) {
   if (path_exists(folder / kWeights)) return folder;
   try {
     for (const std::string file : {"config.json", "preprocessor_config.json"}) {
-      fetch_if_there(
-          {.url = name + "/" + file, .place = folder / file, .max_bytes = kMaxListBytes});
+      fetch_if_there({.url = name + "/" + file, .path = folder / file, .max_bytes = kMaxListBytes});
     }
     // Last, since what has weights is whole.
     fetch_file({.url = fmt::format("{}/{}", name, kWeights),
-                .place = folder / kWeights,
+                .path = folder / kWeights,
                 .label = kWeights});
   } catch (const Error& error) {
     throw Error(

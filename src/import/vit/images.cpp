@@ -141,7 +141,7 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
   spec.preprocess.size = config.image_size;
   spec.rescale_factor = 1.0 / 255.0;
   spec.channel_order = channel_order(config.channels);
-  as_stored([&] {
+  with_stored_errors([&] {
     if (!beside.images.is_null()) {
       read_hugging_face(beside.images, spec, notes);
     } else if (!beside.pretrained("mean").is_null()) {

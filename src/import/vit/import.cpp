@@ -77,14 +77,14 @@ ImportVitResult import_vit(const ImportVitOptions& options) {
   ImportVitResult result;
   result.notes = network.notes;
   result.input = vit::input_of(network.config, beside, result.notes);
-  if (options.classes) result.input.classes.clear();  // They are those of the former head.
+  if (options.num_classes) result.input.classes.clear();  // They are those of the former head.
   const vit::Maker maker(tensors, network, options);
   result.from = file.string();
   result.out = options.out.string();
   result.model = to_json(network.config);
-  result.tensors = tensors.count;
+  result.num_tensors = tensors.count;
   result.dropped = tensors.dropped;
-  for (const auto& [unused, shape] : maker.shapes()) result.parameters += shape.numel();
+  for (const auto& [unused, shape] : maker.shapes()) result.num_parameters += shape.numel();
   save_checkpoint(options.out, checkpoint_of(options, result),
                   [&](const fs::path& path) { return write_model(path, maker, options); });
   return result;
@@ -93,8 +93,8 @@ ImportVitResult import_vit(const ImportVitOptions& options) {
 Json to_json(const ImportVitResult& result) {
   return {{"from", result.from},
           {"out", result.out},
-          {"parameters", result.parameters},
-          {"tensors", result.tensors},
+          {"parameters", result.num_parameters},
+          {"tensors", result.num_tensors},
           {"dropped", result.dropped},
           {"notes", result.notes},
           {"input", document_of(result.input)},
@@ -106,7 +106,7 @@ std::string describe(const ImportVitResult& result) {
   const auto line = [](const char* label, const std::string& text) {
     return fmt::format("  {:<12}{}\n", label, text);
   };
-  std::string text = fmt::format("{}: {}\n", result.from, count_text(result.tensors, "tensor"));
+  std::string text = fmt::format("{}: {}\n", result.from, count_text(result.num_tensors, "tensor"));
   text +=
       line("network", fmt::format("{} blocks of width {}, {} heads, {} classes",
                                   encoder.at("num_layers").dump(), model.at("hidden_size").dump(),
@@ -124,7 +124,7 @@ std::string describe(const ImportVitResult& result) {
         line("dropped", fmt::format("{}: {}", result.dropped.size(), quoted_names(result.dropped)));
   }
   for (const std::string& note : result.notes) text += line("note", note);
-  return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);
+  return text + fmt::format("{}: {} parameters\n", result.out, result.num_parameters);
 }
 
 }  // namespace moesaic

@@ -52,7 +52,8 @@ void Maker::check() const {
   const bool has_biases = tensors_.has("blocks.0.attention.qkv.bias");
   for (const auto& [name, tensor] : shapes_) {
     const std::string dense = dense_name(name), &place = dense.empty() ? name : dense;
-    const bool fresh = name.ends_with(kRouter) || (options_.classes && name.starts_with("head.")) ||
+    const bool fresh = name.ends_with(kRouter) ||
+                       (options_.num_classes && name.starts_with("head.")) ||
                        (is_qkv_bias(name) && !has_biases);
     used.insert(place);
     if (!tensors_.has(place)) {
@@ -138,7 +139,7 @@ at::Tensor Maker::positions() const {
                       .permute({0, 2, 3, 1})
                       .reshape({1, -1, width});
   }
-  const int64_t kept = config.embedded_tokens() - config.patches();
+  const int64_t kept = config.embedded_tokens() - config.num_patches();
   return kept == 0 ? patches_1Pd : at::cat({all_1Td.slice(1, 0, kept), patches_1Pd}, 1);
 }
 

@@ -58,13 +58,13 @@ std::string text_of(const Value& value) {
 Value read_object(const fs::path& file) {
   if (!path_exists(file)) return {};
   Value value = read_stored(file, kMaxListBytes);
-  as_stored([&] { value.members(file.filename().string()); });
+  with_stored_errors([&] { value.members(file.filename().string()); });
   return value;
 }
 
 std::optional<Size2d> sides_of(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  return as_stored([&] {
+  return with_stored_errors([&] {
     if (value.kind() != Value::Kind::array) return Size2d(value.as_int("the size of images"));
     const Value::Array& sides = value.items();  // timm's have the channels first.
     if (sides.size() < 2) fail("{}: two sides of an image expected", value.where());
@@ -119,7 +119,8 @@ class SettingsReader {
           tensors_.from, printable(architecture.empty() ? type : architecture));
     }
     const Value* const arguments = beside_.model.find("model_args");
-    if (arguments != nullptr && !arguments->is_null()) as_stored([&] { check(*arguments); });
+    if (arguments != nullptr && !arguments->is_null())
+      with_stored_errors([&] { check(*arguments); });
     if (architecture.find("_rpn_") != std::string::npos) {
       fail(
           "{}: {} normalises after attention and MLPs, which no network here does; choose an "
@@ -167,7 +168,7 @@ class SettingsReader {
     const Value& given = of_hugging_face.is_null() ? of_timm : of_hugging_face;
     int64_t& heads = config_.encoder.num_heads;
     if (!given.is_null()) {
-      heads = as_stored([&] { return given.as_int("the number of heads"); });
+      heads = with_stored_errors([&] { return given.as_int("the number of heads"); });
       if (options_.num_heads && *options_.num_heads != heads) {
         fail_usage("{}: --num-heads is {}, the network's own number is {}; leave it out",
                    given.where(), *options_.num_heads, heads);
@@ -219,7 +220,7 @@ class SettingsReader {
     const Value epsilon = beside_.setting("layer_norm_eps");
     if (!epsilon.is_null()) {
       config_.encoder.layer_norm_eps =
-          as_stored([&] { return epsilon.as_double("layer_norm_eps"); });
+          with_stored_errors([&] { return epsilon.as_double("layer_norm_eps"); });
     } else if (tensors_.any_source_has("layernorm_before")) {
       config_.encoder.layer_norm_eps = 1e-12;  // The default of Hugging Face's ViT and DeiT.
     }
@@ -260,10 +261,10 @@ class SettingsReader {
           "without heads the output is the class token's; timm's is the mean with the "
           "distillation token's");
     }
-    if (options_.classes) {
+    if (options_.num_classes) {
       drop("head.");
       drop("pre_logits.");
-      config_.num_classes = *options_.classes;
+      config_.num_classes = *options_.num_classes;
     }
     if (has("pre_logits.weight")) {
       config_.representation_size = need("pre_logits.weight", 2)[0];

@@ -40,7 +40,8 @@ class VMoETable {
     same("embedding.bias", "embedding/bias", {d_});
     if (config.has_class_token()) same("cls", "cls", {1, 1, d_});
     if (config.learns_positions()) {
-      same("position_embedding", "Encoder/posembed_input/pos_embedding", {1, config.tokens(), d_});
+      same("position_embedding", "Encoder/posembed_input/pos_embedding",
+           {1, config.num_tokens(), d_});
     }
     for (int64_t block = 0; block < config.encoder.num_layers; ++block) add_block(block);
     layer_norm("norm", "Encoder/encoder_norm");

@@ -268,12 +268,12 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   result.from = arrays.from;
   result.out = options.out.string();
   result.model = to_json(config);
-  result.parameters = numbers_in(initialiser.tensors);
-  result.arrays = static_cast<int64_t>(arrays.entries.size());
-  result.shards = arrays.shards;
+  result.num_parameters = numbers_in(initialiser.tensors);
+  result.num_arrays = static_cast<int64_t>(arrays.entries.size());
+  result.num_shards = arrays.shards;
   result.branch = arrays.branch;
-  result.others = arrays.others;
-  result.copied = static_cast<int64_t>(plan.moves.size() - plan.transformed.size());
+  result.num_other_arrays = arrays.others;
+  result.num_copied = static_cast<int64_t>(plan.moves.size() - plan.transformed.size());
   result.transformed = plan.transformed;
   result.fresh = plan.fresh;
   result.dropped = plan.dropped;
@@ -286,7 +286,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   if (!dtypes.empty()) checkpoint.config["array_dtypes"] = dtypes;
   checkpoint.state = {{"imported",
                        {{"from", prefix.filename().string()},
-                        {"copied", result.copied},
+                        {"copied", result.num_copied},
                         {"transformed", result.transformed},
                         {"fresh", result.fresh},
                         {"dropped", result.dropped}}}};
@@ -298,12 +298,12 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
 Json to_json(const ImportVMoEResult& result) {
   return {{"from", result.from},
           {"out", result.out},
-          {"parameters", result.parameters},
-          {"arrays", result.arrays},
-          {"shards", result.shards},
+          {"parameters", result.num_parameters},
+          {"arrays", result.num_arrays},
+          {"shards", result.num_shards},
           {"branch", result.branch},
-          {"other_arrays", result.others},
-          {"copied", result.copied},
+          {"other_arrays", result.num_other_arrays},
+          {"copied", result.num_copied},
           {"transformed", result.transformed},
           {"fresh", result.fresh},
           {"dropped", result.dropped},
@@ -314,10 +314,11 @@ Json to_json(const ImportVMoEResult& result) {
 }
 
 std::string describe(const ImportVMoEResult& result) {
-  std::string text = fmt::format(
-      "{}: {} arrays in {}{}\n", result.from, result.arrays, count_text(result.shards, "shard"),
-      result.branch.empty() ? "" : fmt::format(", under '{}'", result.branch));
-  text += fmt::format("  {:<12}{}\n", "copied", result.copied);
+  std::string text =
+      fmt::format("{}: {} arrays in {}{}\n", result.from, result.num_arrays,
+                  count_text(result.num_shards, "shard"),
+                  result.branch.empty() ? "" : fmt::format(", under '{}'", result.branch));
+  text += fmt::format("  {:<12}{}\n", "copied", result.num_copied);
   text += counted("transformed", result.transformed);
   text += counted("fresh", result.fresh);
   text += counted("dropped", result.dropped);
@@ -327,7 +328,7 @@ std::string describe(const ImportVMoEResult& result) {
       fmt::format("  {:<12}{} x {}, values from -1 to 1, as the reference's recipes have them\n",
                   "images", size.height, size.width);
   for (const std::string& note : result.notes) text += fmt::format("  {:<12}{}\n", "note", note);
-  return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);
+  return text + fmt::format("{}: {} parameters\n", result.out, result.num_parameters);
 }
 
 }  // namespace moesaic

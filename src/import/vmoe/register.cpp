@@ -107,11 +107,11 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
     foreign_checkpoints().add(
         "vmoe", {.project = "google-research/vmoe",
                  .import_command = "moesaic import vmoe --model-config FILE",
-                 .is_one = is_vmoe_checkpoint,
+                 .matches = is_vmoe_checkpoint,
                  .inspect = inspect_vmoe,
-                 .stored = stored_arrays,
+                 .load_stored = stored_arrays,
                  .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
-                 .converted = arrays_of}) &&
+                 .convert = arrays_of}) &&
     export_formats().add(
         "vmoe",
         {.description = "checkpoint of google-research/vmoe",

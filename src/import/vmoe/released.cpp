@@ -28,7 +28,7 @@ void fetch(const std::string& address, const fs::path& prefix) {
   const auto get = [&](const fs::path& place, uint64_t max_bytes = 0) {
     const std::string name = place.filename().string();
     if (path_exists(place)) return;  // Also where a cache can only be read.
-    fetch_file({.url = address + name, .place = place, .max_bytes = max_bytes, .label = name});
+    fetch_file({.url = address + name, .path = place, .max_bytes = max_bytes, .label = name});
   };
   const fs::path index = vmoe_checkpoint::index_path(prefix);
   try {

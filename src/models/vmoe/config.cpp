@@ -115,7 +115,7 @@ std::string sides_text(const Size2d& sides) {
 ConfigProblem moe_problem(const VMoEConfig& config) {
   const VMoEEncoderConfig& encoder = config.encoder;
   VMoEMoeConfig moe = encoder.moe;
-  const double tokens = static_cast<double>(config.tokens() * moe.ensemble_size);
+  const double tokens = static_cast<double>(config.num_tokens() * moe.ensemble_size);
   if (tokens * static_cast<double>(moe.num_group_images) > kMaxTokens) {
     return {fmt::format("encoder.moe.num_group_images {} x {} tokens exceed the {} tokens of a "
                         "group; choose {}",

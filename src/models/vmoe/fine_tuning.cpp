@@ -57,7 +57,7 @@ const std::vector<int64_t>* kept_experts(const VMoEConfig& config, const std::st
 
 /// Returns whether the networks differ in image size, members, or the layer before the head.
 bool differ_as_in_fine_tuning(const VMoE& a, const VMoE& b) {
-  return a.input_shape() != b.input_shape() || a.members() != b.members() ||
+  return a.input_shape() != b.input_shape() || a.num_members() != b.num_members() ||
          a.settings().representation_size != b.settings().representation_size ||
          a.settings().name != b.settings().name;
 }

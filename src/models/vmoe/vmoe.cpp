@@ -231,8 +231,8 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
       nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random, batch_shard());
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
-    const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
-    if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
+    const bool divides = out.routings.empty() && !encoder->moe.is_empty() && num_members() > 1;
+    if (divides) x_BTd = x_BTd.repeat_interleave(num_members(), 0);
     auto result = activation_checkpointing() ? nn::forward_recomputed(encoder, x_BTd, random)
                                              : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
@@ -248,7 +248,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
 
 void VMoE::set_first_sample_index(int64_t image) {
   for (MoEBlock& block : moe_blocks())
-    block.layer->router->set_first_sample_index(image * tokens_per_image());
+    block.layer->router->set_first_token_index(image * tokens_per_image());
 }
 
 Json VMoE::config() const {
@@ -302,12 +302,12 @@ std::vector<MoEBlock> VMoE::moe_blocks() const {
 }
 
 double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  const auto T = static_cast<double>(config_.tokens());
+  const auto T = static_cast<double>(config_.num_tokens());
   const auto d = static_cast<double>(config_.hidden_size);
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
   const auto expert = static_cast<double>(config_.encoder.expert_dim());
-  double products = stem_products(config_) + static_cast<double>(config_.patches()) *
+  double products = stem_products(config_) + static_cast<double>(config_.num_patches()) *
                                                  static_cast<double>(embedding->weight.numel());
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
   double views = 1.0;  // of an image: one before the first MoE block, then one for each member
@@ -316,7 +316,7 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
       products += views * (attention + 2 * T * d * m);
       continue;
     }
-    views = static_cast<double>(members());
+    views = static_cast<double>(num_members());
     const auto found = rows_per_token.find(block);
     const double rows =
         found == rows_per_token.end()
@@ -397,7 +397,7 @@ std::string pooled_source(const VMoEConfig& config) {
 }
 
 std::string forward_source(const VMoE& from) {
-  std::string source = script::entrance(from.input_shape()) +
+  std::string source = script::input_check_source(from.input_shape()) +
                        fmt::format("    x = self.embedding.forward({})\n",
                                    from.stem.is_empty() ? "images" : "self.stem.forward(images)");
   if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
@@ -412,9 +412,9 @@ std::string forward_source(const VMoE& from) {
   if (from.cls.defined() && !early) before("cls");
   const std::vector<MoEBlock> with_experts = from.moe_blocks();
   for (size_t block = 0; block < from.blocks->size(); ++block) {
-    const bool divides = from.members() > 1 && !with_experts.empty() &&
+    const bool divides = from.num_members() > 1 && !with_experts.empty() &&
                          with_experts.front().block == static_cast<int64_t>(block);
-    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.members());
+    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.num_members());
     source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
   }
   const bool norm_last = from.settings().norm_after_pooling;

@@ -112,7 +112,7 @@ Module make_traced(const Unit& unit, torch::nn::Module& from,
   return module;
 }
 
-std::string entrance(const std::vector<int64_t>& shape) {
+std::string input_check_source(const std::vector<int64_t>& shape) {
   return fmt::format(R"(
 def forward(self, images: Tensor) -> Tensor:
     size = images.size()

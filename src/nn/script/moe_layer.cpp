@@ -428,8 +428,8 @@ std::string text_of(Activation activation) {
   return kActivations.at(static_cast<size_t>(activation));
 }
 
-std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
-                       const std::string& lines, const std::string& result) {
+std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& tensors,
+                               const std::string& lines, const std::string& result) {
   std::vector<std::string> parts;
   for (const std::string& name : tensors) parts.push_back("self." + name + ".unbind(0)");
   return fmt::format(kLoop, fmt::arg("outputs", outputs),

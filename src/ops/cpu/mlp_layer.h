@@ -23,7 +23,7 @@
 namespace moesaic::ops {
 
 /// Hidden columns that lie between the two layers at a time.
-constexpr int64_t kStretch = kInt8Piece;
+constexpr int64_t kStretch = kInt8BlockSize;
 
 /// Returns how many columns of a matrix of so many rows make a panel: as many as fit a part of the
 /// second-level cache.

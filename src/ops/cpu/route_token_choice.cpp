@@ -104,7 +104,7 @@ void select_all(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
   });
   for (const int64_t token : bad) {
     if (token >= 0) {
-      throw Diverged(fmt::format(
+      throw DivergedError(fmt::format(
           "route_token_choice: the logits of token {} are NaN, infinite, or all -infinity", token));
     }
   }

@@ -18,7 +18,8 @@ namespace moesaic::ops {
 using at::Tensor;
 
 bool groups_products(const Tensor& rows, const Tensor& w) {
-  if (!rows.is_cuda() || !suits_grouped_mm(rows, w) || cuda_off(kGroupedMm)) return false;
+  if (!rows.is_cuda() || !suits_grouped_mm(rows, w) || is_cuda_feature_disabled(kGroupedMm))
+    return false;
   int major = 0;
   C10_CUDA_CHECK(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, rows.device().index()));

@@ -32,7 +32,7 @@ template <class Op, class Out, class... In, Out (*Kernel)(const at::Tensor&, In.
 struct Switchable<Op, Kernel> {
   static Out run(const at::Tensor& first, In... others) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    if (!cuda_off(part())) return Kernel(first, std::forward<In>(others)...);
+    if (!is_cuda_feature_disabled(part())) return Kernel(first, std::forward<In>(others)...);
     return on_device_of(Op::call(first.cpu(), on_host(std::forward<In>(others))...),
                         first.device());
   }

@@ -21,7 +21,7 @@ double in_range(CounterRng& rng, const std::vector<double>& range) {
 }
 
 double sign(CounterRng& rng) {
-  return rng.below(2) == 0 ? -1.0 : 1.0;
+  return rng.randint(2) == 0 ? -1.0 : 1.0;
 }
 
 /// Returns the position of each patch (Fisher-Yates shuffle).
@@ -30,7 +30,7 @@ std::vector<int64_t> patch_order(const ClusterMixtureConfig& config, CounterRng&
   for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
   // The order is always drawn, so that later draws stay the same.
   std::vector<int64_t> shuffled = places;
-  for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
+  for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.randint(i)]);
   return config.shuffle ? shuffled : places;
 }
 
@@ -38,8 +38,9 @@ std::vector<int64_t> patch_order(const ClusterMixtureConfig& config, CounterRng&
 std::pair<int64_t, int64_t> make_example(const ClusterMixtureConfig& config,
                                          const ClusterSignals& signals, CounterRng rng, float* x) {
   const auto clusters = static_cast<uint64_t>(config.num_clusters);
-  const auto k = static_cast<int64_t>(rng.below(clusters));
-  const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config.num_clusters;
+  const auto k = static_cast<int64_t>(rng.randint(clusters));
+  const auto other =
+      (k + 1 + static_cast<int64_t>(rng.randint(clusters - 1))) % config.num_clusters;
   const double y = sign(rng);
   const std::vector<int64_t> place = patch_order(config, rng);
   const auto patch = [&](size_t i) { return x + place[i] * config.width; };

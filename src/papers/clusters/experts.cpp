@@ -46,7 +46,8 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
-  if (const auto parts = batch_shard().parts()) parts->all_reduce(rows_K, Traffic::batch_norm);
+  if (const auto parts = batch_shard().process_group())
+    parts->all_reduce(rows_K, Traffic::batch_norm);
   const at::Tensor idle = rows_K.eq(0);
   const bool all_idle = idle.all().item<bool>();
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {
@@ -114,7 +115,7 @@ ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& v
 }
 
 ExpertsScript ImageExpertsImpl::script_source() const {
-  std::string source = fmt::format(kNetworkLoop, outputs());
+  std::string source = fmt::format(kNetworkLoop, num_outputs());
   for (int64_t e = 0; e < count(); ++e) source += fmt::format(kOneNetwork, e);
   return {source + "    return torch.cat(outputs)\n"};
 }
@@ -146,11 +147,11 @@ ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& ro
 // Outputs sum their filters over the patches [A, P, d].
 ExpertsScript FilterExpertsImpl::script_source() const {
   using Names = std::vector<std::string>;
-  return {script::one_by_one(
-      outputs(), options_.bias ? Names{"w", "b"} : Names{"w"},
+  return {script::expert_loop_source(
+      num_outputs(), options_.bias ? Names{"w", "b"} : Names{"w"},
       fmt::format("hidden = torch.matmul(x, w) + {}", options_.bias ? "b" : "0.0"),
       fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])", script::text_of(options_.activation),
-                  outputs()))};
+                  num_outputs()))};
 }
 
 }  // namespace moesaic::nn

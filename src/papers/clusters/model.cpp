@@ -231,7 +231,7 @@ std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Unit& un
   return script::make_module(
       unit, "ClusterMoE", *this,
       experts_of(unit, moe, *experts, {config_.num_patches, config_.width}),
-      script::entrance(input_shape()) + y +
+      script::input_check_source(input_shape()) + y +
           (config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
                           : "    return y\n"));
 }
@@ -304,7 +304,7 @@ std::optional<torch::jit::Module> ImageMoE::torchscript(const script::Unit& unit
   }
   return script::make_module(unit, "ImageMoE", *this,
                              experts_of(unit, moe, *experts, input_shape()),
-                             script::entrance(input_shape()) + y);
+                             script::input_check_source(input_shape()) + y);
 }
 
 [[maybe_unused]] const bool kClusterModels =

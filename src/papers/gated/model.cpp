@@ -189,7 +189,7 @@ std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Unit& unit
                   fmt::arg("bias", config_.has_gate_biases ? " + self.gates_bias" : "")));
   return script::make_module(
       unit, "GatedMoE", *this, {{"mixture", script_mixture}},
-      script::entrance(input_shape()) +
+      script::input_check_source(input_shape()) +
           "    return self.mixture.forward(images.flatten(1)).unsqueeze(1)\n");
 }
 
@@ -235,7 +235,7 @@ std::optional<torch::jit::Module> Gru::torchscript(const script::Unit& unit) con
       {{"gru",
         script::make_module(unit, "GruMixture", *gru, {}, kSteps + gates + candidate + kUpdate)},
        {"head", script::make_linear(unit, *head)}},
-      script::entrance(input_shape()) +
+      script::input_check_source(input_shape()) +
           "    return self.head.forward(self.gru.forward(images.squeeze(1)))\n");
 }
 

@@ -137,7 +137,7 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
         locations.of({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
-  if (!data.endless() && batch > data.size()) {
+  if (!data.is_endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
                locations.of({"batch_size", "num_samples"}), phase.name, batch, data.size(),
                phase.data);
@@ -158,12 +158,12 @@ class GatedPhase : public OnlinePhase {
         mixture_(find_module<nn::GatedMixtureImpl>(*context_.model)),
         moves_(moves.within(plan_.config, *context_.model)) {
     const Dataset& data = *context_.data;
-    if (data.endless()) {
+    if (data.is_endless()) {
       offset_ = stream_begin(context_.seed);
       return;
     }
     all_ = read_samples(data, 0, data.size());
-    const auto in_epoch = static_cast<uint64_t>(data.size() / plan_.batch);
+    const auto in_epoch = static_cast<uint64_t>(data.size() / plan_.batch_size);
     offset_ = static_cast<int64_t>(mix64(context_.seed) % in_epoch);
   }
 
@@ -173,10 +173,10 @@ class GatedPhase : public OnlinePhase {
     return {mixture_->regressors.detach().to(at::kCPU).clone(),
             mixture_->full_gates().detach().to(at::kCPU).clone()};
   }
-  /// Copies both to the network. Throws Diverged before that if a number is not finite.
+  /// Copies both to the network. Throws DivergedError before that if a number is not finite.
   void write(const Parameters& parameters) const {
     for (const at::Tensor& tensor : {parameters.a_kd, parameters.w_kd}) {
-      if (!all_finite(tensor)) throw Diverged("a parameter is not finite");
+      if (!all_finite(tensor)) throw DivergedError("a parameter is not finite");
     }
     const torch::NoGradGuard no_grad;
     mixture_->regressors.copy_(parameters.a_kd);
@@ -189,7 +189,7 @@ class GatedPhase : public OnlinePhase {
   /// of an epoch. They begin where the seed says, so that runs of different seeds see different
   /// samples.
   Samples batches(int64_t first, int64_t count) const {
-    const int64_t batch = plan_.batch;
+    const int64_t batch = plan_.batch_size;
     if (!all_.x_Nd.defined()) {
       return read_samples(*context_.data, offset_ + first * batch, count * batch);
     }
@@ -292,15 +292,15 @@ class GatedSgd final : public GatedPhase {
     for (int64_t i = 0; i < steps; ++i) {
       report.lr = learning_rate(config_.schedule, config_.optimizer.lr, steps_done_ + i,
                                 plan_.steps, plan_.steps_per_epoch);
-      const Samples batch = {samples.x_Nd.narrow(0, i * plan_.batch, plan_.batch),
-                             samples.y_N.narrow(0, i * plan_.batch, plan_.batch)};
+      const Samples batch = {samples.x_Nd.narrow(0, i * plan_.batch_size, plan_.batch_size),
+                             samples.y_N.narrow(0, i * plan_.batch_size, plan_.batch_size)};
       const double loss = descend(at, batch, *report.lr);
-      if (!std::isfinite(loss)) throw Diverged("loss is not finite");
+      if (!std::isfinite(loss)) throw DivergedError("loss is not finite");
       sum += loss;
     }
     write(at);
     report.metrics["loss"] = sum / static_cast<double>(steps);
-    report.images = steps * plan_.batch;
+    report.images = steps * plan_.batch_size;
     report.steps = steps;
     return report;
   }
@@ -392,7 +392,7 @@ class GatedEm final : public GatedPhase {
     if (moves_.regressors) at.a_kd.copy_(next.a_kd);
     if (moves_.gates) at.w_kd.copy_(next.w_kd);
     write(at);
-    return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
+    return {.metrics = {{"loss", next.loss}}, .images = plan_.batch_size};
   }
 
  private:
@@ -422,7 +422,7 @@ class GatedSigns final : public GatedPhase {
                                      at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                      options().link, options().noise));
     write(at);
-    return {.metrics = {}, .images = plan_.batch};
+    return {.metrics = {}, .images = plan_.batch_size};
   }
 };
 

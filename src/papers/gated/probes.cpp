@@ -179,9 +179,9 @@ void measure_gates(ProbeSubject& subject, Measurement& measurement) {
   LoaderOptions options;
   options.batch_size = 500;
   Loader loader(subject.shared_data("test"), options);
-  while (!loader.done()) {
+  while (!loader.is_done()) {
     const Batch batch = loader.next().to(subject.model().device());
-    for (const auto& [gate, values_BT] : subject.model().gates_over_time(batch.images)) {
+    for (const auto& [gate, values_BT] : subject.model().gates_over_time(batch.inputs)) {
       Sums& sum = sums[gate];
       const at::Tensor values = values_BT.to(at::kDouble);
       if (!sum.gates_CT.defined()) {

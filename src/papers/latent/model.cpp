@@ -97,8 +97,8 @@ ExpertsScript ShallowExpertsImpl::script_source() const {
   } else {
     lines += "active = torch.relu(hidden)";
   }
-  return {script::one_by_one(1, tensors, lines,
-                             fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
+  return {script::expert_loop_source(
+      1, tensors, lines, fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
 }
 
 RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
@@ -196,7 +196,7 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
 std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Unit& unit) const {
   return script::make_module(
       unit, "LatentMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, {config_.width})}},
-      script::entrance(input_shape()) +
+      script::input_check_source(input_shape()) +
           "    inputs = images.flatten(1)\n    return self.moe.forward(inputs, inputs)\n");
 }
 

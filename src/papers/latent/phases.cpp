@@ -101,7 +101,7 @@ class SphericalSgd final : public LatentPhase {
     report.lr = config_.lr;
     report.metrics["turn"] = check_turn(block.rows, neurons, step);
     spherical_sgd(neurons, block.rows, step);
-    if (!all_finite(neurons.w_Nd)) throw Diverged("a weight is not finite");
+    if (!all_finite(neurons.w_Nd)) throw DivergedError("a weight is not finite");
     // Only now does the network change: what failed before has left it as it was.
     if (resized) network().replace_experts(resized, router_Kd);
     own.w.copy_(neurons.w_Nd.view_as(own.w));
@@ -159,8 +159,8 @@ class SphericalSgd final : public LatentPhase {
   }
 
   /// Returns the root mean square tangent of the angle by which a sample turns a neuron whose
-  /// derivative is 1, its mean square for polynomials. Throws Diverged above 1: weights of norm 1
-  /// stay finite with any step, but then each sample takes the place of all before it.
+  /// derivative is 1, its mean square for polynomials. Throws DivergedError above 1: weights of
+  /// norm 1 stay finite with any step, but then each sample takes the place of all before it.
   static double check_turn(const RoutedSamples& rows, const SphericalNeurons& neurons,
                            double step) {
     const at::Tensor norm_S = rows.x_Sd.norm(2, {1}) * rows.y_S;
@@ -177,7 +177,7 @@ class SphericalSgd final : public LatentPhase {
     const double square = square_A.numel() == 0 ? 0.0 : square_A.mean().item<double>();
     const double turn = step * std::sqrt(square);
     if (!(turn <= 1.0)) {
-      throw Diverged(
+      throw DivergedError(
           fmt::format("a step turns a neuron by more than 45 degrees (the tangent is "
                       "{:.3g} in the root mean square)",
                       turn));
@@ -253,9 +253,9 @@ class RouterAscent final : public LatentPhase {
         config_(settings_of<RouterAscentConfig>(plan_.config)) {}
 
   StepReport update() override {
-    const int64_t first = steps_done_ * plan_.batch;
+    const int64_t first = steps_done_ * plan_.batch_size;
     const at::Tensor router_Kd = router_rows(layer_);
-    const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
+    const RoutedBlock block = routed(samples(first, plan_.batch_size), first, router_Kd);
     const at::Tensor& x_Sd = block.rows.x_Sd;
     // d/dtheta_m of pi_sel f_sel is pi_sel f_sel (1[sel = m] - pi_m) x.
     const at::Tensor pull_SK = -block.logits_SK.softmax(1);
@@ -272,11 +272,11 @@ class RouterAscent final : public LatentPhase {
     }
     const double correlation = weight_S.mean(at::kDouble).item<double>();
     const at::Tensor gradient_Kd = (pull_SK * weight_S.unsqueeze(1)).t().mm(x_Sd);
-    const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
+    const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch_size));
     const double shift = check_shift(x_Sd, change_Kd);
     set_router_rows(layer_, router_Kd + change_Kd);
     StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
-                      .images = plan_.batch};
+                      .images = plan_.batch_size};
     report.lr = config_.lr;
     return report;
   }
@@ -287,15 +287,15 @@ class RouterAscent final : public LatentPhase {
   /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the
   /// ascent bounded whatever the rate, so that nothing grows that one could watch; but it is 0 or 1
   /// to float32 where logits are 24 ln 2 apart, and has no gradient there. A step as long as that
-  /// ends the ascent where the noise of one batch points. Throws Diverged for it, and where a
+  /// ends the ascent where the noise of one batch points. Throws DivergedError for it, and where a
   /// number is not finite.
   static double check_shift(const at::Tensor& x_Sd, const at::Tensor& change_Kd) {
     constexpr double kLongest = 24 * 0.6931471805599453;
     const double square = x_Sd.mm(change_Kd.t()).square().mean(at::kDouble).item<double>();
     const double shift = std::sqrt(square);
-    if (!std::isfinite(shift)) throw Diverged("a step of the router is not finite");
+    if (!std::isfinite(shift)) throw DivergedError("a step of the router is not finite");
     if (shift > kLongest) {
-      throw Diverged(fmt::format(
+      throw DivergedError(fmt::format(
           "a step moves logits by {:.3g} in the root mean square; beyond {:.1f} the softmax of "
           "float32 has no gradient",
           shift, kLongest));
@@ -339,7 +339,7 @@ void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model
     fail_needs(locations, locations.of_model("name", "kind"),
                "a model of one layer of two-layer experts (moesaic list models)");
   }
-  if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
+  if (data.has_images() || !data.is_endless() || data.info().targets.size() != 1) {
     fail_needs(locations, locations.of({"data"}),
                "an endless stream of inputs with one real-valued target, which '" + phase.data +
                    "' is not");

@@ -48,9 +48,9 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
           amount_metric("covered", "clusters with such an expert", 3, 1.0),
           {.name = "misrouted",
            .label = "test samples on the wrong side of such an expert's router, %",
-           .optional = true,
-           .least = 0.0,
-           .most = 100.0},
+           .is_optional = true,
+           .min = 0.0,
+           .max = 100.0},
           amount_metric("wrong_pairs", "pairs of sample and expert that are wrong, %", 2, 100.0),
           amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
           table_metric("router_cosine", "cosine of router and mean"),
@@ -166,8 +166,8 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
                        .label = std::move(label),
                        .digits = digits,
                        .is_table = is_table,
-                       .optional = true,
-                       .least = 0.0});
+                       .is_optional = true,
+                       .min = 0.0});
   };
   add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
   add_own("max_other", "largest |alignment| with another cluster's task", 3, false);

@@ -67,7 +67,7 @@ class Ridge final : public LatentPhase {
   }
   void load(const PhaseState& state) override {
     LatentPhase::load(state);
-    if (steps_done_ == 0 || done()) return;
+    if (steps_done_ == 0 || is_done()) return;
     const auto gram = state.tensors.find(kGram), moment = state.tensors.find(kMoment);
     const int64_t n = experts().a.numel();
     const bool valid = gram != state.tensors.end() && moment != state.tensors.end() &&
@@ -161,9 +161,9 @@ class Ridge final : public LatentPhase {
       solutions.push_back(all);
       lambdas.push_back(lambda);
     }
-    if (solutions.empty()) throw Diverged("no lambda leaves the normal equations definite");
+    if (solutions.empty()) throw DivergedError("no lambda leaves the normal equations definite");
     const at::Tensor error_L = held_out_errors(at::stack(solutions, 1));
-    if (!all_finite(error_L)) throw Diverged("an error on the held-out samples is not finite");
+    if (!all_finite(error_L)) throw DivergedError("an error on the held-out samples is not finite");
     const auto best = error_L.argmin().item<int64_t>();
     for (size_t l = 0; l < lambdas.size(); ++l) {
       report.metrics[fmt::format("held_out_{:g}", lambdas[l])] =

@@ -58,16 +58,17 @@ int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets,
   const int64_t n = config.num_patches, width = config.width;
   std::vector<int64_t> place(static_cast<size_t>(n));
   std::iota(place.begin(), place.end(), 0);
-  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
+  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.randint(i)]);
   const auto row = [&](int64_t i) { return x_nd + place[static_cast<size_t>(i)] * width; };
   std::copy_n(sets.deciding_2d.const_data_ptr<float>() + label * width, width, row(0));
-  const auto side = static_cast<int64_t>(rng.below(2));
+  const auto side = static_cast<int64_t>(rng.randint(2));
   const auto* const centres = sets.centre_pd.const_data_ptr<float>();
-  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
-  const auto far = static_cast<uint64_t>(config.num_sets - sets.close);
+  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.num_close / 2, 1));
+  const auto far = static_cast<uint64_t>(config.num_sets - sets.num_close);
   for (int64_t i = 1; i < n; ++i) {
-    const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
-                                             : sets.close + static_cast<int64_t>(rng.below(far));
+    const int64_t set = i < config.threshold
+                            ? 2 * static_cast<int64_t>(rng.randint(of_side)) + side
+                            : sets.num_close + static_cast<int64_t>(rng.randint(far));
     draw_pattern(rng, centres + set * width, sets, width, row(i));
   }
   return place[0];
@@ -106,7 +107,7 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
   o[0] = o[width] = static_cast<float>(plane.along);
   o[1] = static_cast<float>(plane.across);
   o[width + 1] = -o[1];
-  made.close = config.threshold > 1 ? std::max<int64_t>(2, sets / 2 / 2 * 2) : 0;
+  made.num_close = config.threshold > 1 ? std::max<int64_t>(2, sets / 2 / 2 * 2) : 0;
   made.radius = 0.5 * std::sqrt((1.0 - config.delta_r * config.delta_r) /
                                 static_cast<double>(width * sets * sets));
   made.centre_pd = at::empty({sets, width}, at::kFloat);
@@ -115,7 +116,7 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
                    static_cast<uint64_t>(s));
     std::vector<double> q = unit_vector(rng, 2, width);
     const double sign = s % 2 == 0 ? 1.0 : -1.0;
-    const double across = s < made.close ? sign * config.delta_r / plane.across : 0.0;
+    const double across = s < made.num_close ? sign * config.delta_r / plane.across : 0.0;
     for (double& number : q) number *= std::sqrt(1.0 - across * across);
     q[1] = across;
     for (int64_t i = 0; i < width; ++i) {

@@ -60,10 +60,10 @@ at::Tensor over_rows(const at::Tensor& x_KC) {
 /// Returns where windows begin in flat maps [B, K, side, side] that have a border: [K, R] int64.
 at::Tensor window_begins(const Routing& routing, const MapExpertsOptions& options,
                          int64_t side_with_border) {
-  const int64_t experts = routing.experts(), each = options.side / options.patch;
+  const int64_t experts = routing.num_experts(), each = options.side / options.patch;
   const at::Tensor token_KR = routing.token.to(at::kLong).view({experts, -1});
-  const at::Tensor image = token_KR.div(options.patches(), "floor");
-  const at::Tensor place = token_KR.remainder(options.patches());
+  const at::Tensor image = token_KR.div(options.num_patches(), "floor");
+  const at::Tensor place = token_KR.remainder(options.num_patches());
   const at::Tensor top = place.div(each, "floor") * options.patch;
   const at::Tensor left = place.remainder(each) * options.patch;
   const at::Tensor expert_K1 = at::arange(experts, token_KR.options()).unsqueeze(1);
@@ -81,9 +81,9 @@ at::Tensor add_windows(const at::Tensor& windows_KRqqo, const Routing& routing, 
   const at::Tensor index_KRqq =
       begin_KR.unsqueeze(2).unsqueeze(3) + step.unsqueeze(1) * side + step;
   at::Tensor maps =
-      at::zeros({images * routing.experts() * side * side, outputs}, windows_KRqqo.options())
+      at::zeros({images * routing.num_experts() * side * side, outputs}, windows_KRqqo.options())
           .index_add(0, index_KRqq.flatten(), windows_KRqqo.reshape({-1, outputs}));
-  maps = maps.view({images, routing.experts(), side, side, outputs});
+  maps = maps.view({images, routing.num_experts(), side, side, outputs});
   return maps.narrow(2, border, options.side).narrow(3, border, options.side);
 }
 
@@ -132,20 +132,22 @@ MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Gener
 }
 
 at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& routing) const {
-  if (routing.max_rows() % routing.experts() != 0 || routing.tokens() % options_.patches() != 0) {
+  if (routing.max_rows() % routing.num_experts() != 0 ||
+      routing.num_tokens() % options_.num_patches() != 0) {
     fail(
         "MapExperts: a routing by images of {} patches with as many rows for every expert is "
         "needed",
-        options_.patches());
+        options_.num_patches());
   }
   const at::Tensor rows_Ad = dispatch(x_Td, routing) * routing.gate.unsqueeze(1);
-  return rows_Ad.view({routing.experts(), -1, options_.channels, options_.patch * options_.patch});
+  return rows_Ad.view(
+      {routing.num_experts(), -1, options_.channels, options_.patch * options_.patch});
 }
 
 MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
   if (!is_training()) return {running_mean, running_var};
   // Every part of a batch has as many images, and as many rows of each.
-  const auto parts = batch_shard().parts();
+  const auto parts = batch_shard().process_group();
   const int64_t count = parts ? parts->size() : 1;
   const auto sum = [&](const at::Tensor& x_KC) {
     return parts ? all_reduce_sum(x_KC, parts, Traffic::batch_norm) : x_KC;
@@ -190,7 +192,7 @@ at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
 
 ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
                                       const at::Generator&) {
-  const int64_t images = routing.tokens() / options_.patches(), experts = count();
+  const int64_t images = routing.num_tokens() / options_.num_patches(), experts = count();
   const int64_t side = options_.side, patch = options_.patch, each = side / patch;
   const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
   const Active active = activate(rows_KRCp, statistics(rows_KRCp, images));
@@ -200,7 +202,7 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   ExpertsOutput out;
   out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.num_outputs})
                  .permute({0, 2, 4, 1, 6, 3, 5})
-                 .reshape({routing.tokens(), experts * options_.num_outputs * patch * patch});
+                 .reshape({routing.num_tokens(), experts * options_.num_outputs * patch * patch});
   return out;
 }
 
@@ -208,16 +210,16 @@ ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
                                    const at::Generator&) {
   const Active active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
   const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
-  return {
-      .outputs = windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), outputs()}),
-      .gated = true};
+  return {.outputs =
+              windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), num_outputs()}),
+          .gated = true};
 }
 
 ExpertsScript MapExpertsImpl::script_source() const {
   const int64_t side = options_.side, kernel = options_.kernel, border = kernel / 2;
   const bool whole = side <= kernel;
   const std::string source = fmt::format(
-      kMix, fmt::arg("patches", options_.patches()),
+      kMix, fmt::arg("patches", options_.num_patches()),
       fmt::arg("epsilon", script::literal(options_.epsilon)),
       fmt::arg("channels", options_.channels), fmt::arg("patch", options_.patch),
       fmt::arg("kernel", kernel), fmt::arg("border", border),
@@ -252,8 +254,8 @@ ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& rout
 }
 
 ExpertsScript PatchExpertsImpl::script_source() const {
-  return {script::one_by_one(outputs(), {"w", "a"}, "hidden = torch.relu(torch.mm(x, w))",
-                             "torch.mm(hidden, a)")};
+  return {script::expert_loop_source(num_outputs(), {"w", "a"},
+                                     "hidden = torch.relu(torch.mm(x, w))", "torch.mm(hidden, a)")};
 }
 
 PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator)

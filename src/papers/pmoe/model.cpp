@@ -48,13 +48,13 @@ nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, 
 nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
   nn::PatchMixtureOptions options;
   options.patch = config.patch_size;
-  options.num_patches = config.patches();
-  options.divisor =
-      static_cast<double>(config.divisor == "patches" ? config.patches() : config.selected());
+  options.num_patches = config.num_patches();
+  options.divisor = static_cast<double>(config.divisor == "patches" ? config.num_patches()
+                                                                    : config.num_selected());
   options.experts = expert_options(config);
   if (!config.router) return options;
   options.router = patch_router(*config.router, config.num_experts, config.width(),
-                                config.patches(), PrunedSelection::zero);
+                                config.num_patches(), PrunedSelection::zero);
   options.router_std = config.router->init_std;
   return options;
 }
@@ -95,7 +95,7 @@ nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
           .side = config.image_size,
           .num_blocks = config.num_blocks,
           .widening = config.widening,
-          .last_group = !config.moe};
+          .has_last_group = !config.moe};
 }
 
 nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
@@ -113,7 +113,7 @@ nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
 nn::RouterOptions router_options(const WrnPMoEConfig& config) {
   const nn::MapExpertsOptions experts = expert_options(config);
   return patch_router(config.moe->router, config.moe->num_experts,
-                      experts.channels * experts.patch * experts.patch, experts.patches(),
+                      experts.channels * experts.patch * experts.patch, experts.num_patches(),
                       PrunedSelection::reroute);
 }
 
@@ -186,9 +186,9 @@ ConfigProblem config_problem(const PMoEConfig& config) {
         fmt::format("{} experts need a router; without one 'num_experts' is 1", config.num_experts),
         {"router", "num_experts"}};
   }
-  if (config.router->num_selected_patches > config.patches()) {
+  if (config.router->num_selected_patches > config.num_patches()) {
     return {fmt::format("an expert cannot select {} of {} patches",
-                        config.router->num_selected_patches, config.patches()),
+                        config.router->num_selected_patches, config.num_patches()),
             {"router.num_selected_patches", "patch_size", "image_size"}};
   }
   return kept_setting_problem(config.router->kept_experts, config.num_experts,
@@ -221,7 +221,7 @@ std::map<std::string, at::Tensor> PMoE::weight_directions() const {
 
 std::optional<torch::jit::Module> PMoE::torchscript(const script::Unit& unit) const {
   return script::make_module(unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
-                             script::entrance(input_shape()) +
+                             script::input_check_source(input_shape()) +
                                  "    f = self.mixture.forward(images)\n" +
                                  return_logits(config_.num_classes));
 }
@@ -300,7 +300,8 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Unit& unit)
       {"trunk", script::make_traced(unit, *network, forward, input_shape())},
       {"norm", script::make_batch_norm(unit, *norm)},
       {"head", script::make_linear(unit, *head)}};
-  std::string source = script::entrance(input_shape()) + "    y = self.trunk.forward(images)\n";
+  std::string source =
+      script::input_check_source(input_shape()) + "    y = self.trunk.forward(images)\n";
   if (moe.is_empty()) {
     source += kMap;
   } else {

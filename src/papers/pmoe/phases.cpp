@@ -77,16 +77,16 @@ PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t r
                           int64_t count, const Size2d& patch) {
   if (!data->has_images()) {
     const DatasetInputs inputs =
-        data->generate(data->endless() ? stream_begin(run_seed) : 0, count);
+        data->generate(data->is_endless() ? stream_begin(run_seed) : 0, count);
     return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
   }
   LoaderOptions options;
   options.batch_size = count;
-  Loader loader(data->endless() ? make_sample(data, count, run_seed) : data, options);
+  Loader loader(data->is_endless() ? make_sample(data, count, run_seed) : data, options);
   const Batch batch = loader.next();
   // The samples are those of the theory: none stands for another.
   if (!batch.replaced.empty()) fail("{}", batch.replaced.begin()->second);
-  return {nn::patches_of(batch.images, patch).contiguous(), batch.labels};
+  return {nn::patches_of(batch.inputs, patch).contiguous(), batch.labels};
 }
 
 /// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch
@@ -129,7 +129,7 @@ class PatchSgd final : public OnlinePhase {
 
   StepReport update() override {
     const int64_t steps = steps_of(config_.chunk_size);
-    const Batches batches = batches_of(count_, plan_.batch, steps_done_, steps, context_.seed);
+    const Batches batches = batches_of(count_, plan_.batch_size, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();
     StepReport report;
     report.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches);
@@ -255,7 +255,7 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
                locations.of({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
                phase.data);
   }
-  if (!data.endless() && samples > data.size()) {
+  if (!data.is_endless() && samples > data.size()) {
     fail_usage("{}: phase '{}': '{}' has {}, not {}", locations.of({"num_samples"}), phase.name,
                phase.data, count_text(data.size(), "sample"), samples);
   }
@@ -263,8 +263,8 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
     fail_usage("{}: phase '{}': 'trainable' and 'frozen' leave no parameter that it can train",
                locations.of({"trainable", "frozen", "kind"}), phase.name);
   }
-  plan.batch = std::min(config.batch_size, samples);
-  plan.steps_per_epoch = (samples + plan.batch - 1) / plan.batch;
+  plan.batch_size = std::min(config.batch_size, samples);
+  plan.steps_per_epoch = (samples + plan.batch_size - 1) / plan.batch_size;
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
 }
 

@@ -18,7 +18,7 @@ constexpr const char *kRouted = "routed", *kLargest = "largest_gate", *kAny = "r
 
 /// Groups of the data are the places of the patches that decide, of as many as the network routes.
 bool knows_places(const Model& model, const Dataset& data) {
-  return model.patch_tokens() && model.members() == 1 && !model.moe_blocks().empty() &&
+  return model.patch_tokens() && model.num_members() == 1 && !model.moe_blocks().empty() &&
          !data.info().classes.empty() &&
          static_cast<int64_t>(data.info().groups.size()) ==
              model.patch_tokens()->grid.height * model.patch_tokens()->grid.width;

@@ -71,7 +71,7 @@ std::vector<ExpertState> states_of(ProbeSubject& subject, Model& start) {
 
 Metric found(const char* name, const char* label, int digits = 3) {
   Metric metric = amount_metric(name, label, digits);
-  metric.optional = true;  // Without an expert of the kind there is nothing to measure.
+  metric.is_optional = true;  // Without an expert of the kind there is nothing to measure.
   return metric;
 }
 
@@ -79,7 +79,7 @@ std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer || std::get<ExpertChoiceOptions>((*layer)->options().rule).rows < 2) return {};
   Metric norm = found("important_norm", "4.1 iv: least norm change of important routers / log l");
-  norm.least = std::numeric_limits<double>::lowest();
+  norm.min = std::numeric_limits<double>::lowest();
   return {amount_metric("important", "experts important before training: p >= 0.1", 0),
           found("important_p", "4.1 i: least proficiency of important experts"),
           found("important_gate", "4.1 ii: least gate of important experts"),
@@ -97,7 +97,7 @@ std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
 
 void measure_lemmas(ProbeSubject& subject, Measurement& measurement) {
   constexpr double kImportant = 0.1;  // Omega(1)
-  const std::shared_ptr<Model> start = subject.start();
+  const std::shared_ptr<Model> start = subject.initial_model();
   const Layer first(*start);
   const auto d = static_cast<double>(first.moe->options().width);
   const auto k = static_cast<double>(first.moe->options().num_experts);

@@ -21,7 +21,7 @@ PatternExpertsImpl::PatternExpertsImpl(int64_t experts, int64_t patterns, int64_
 
 ExpertRows PatternExpertsImpl::compute(const at::Tensor& x_T1, const Routing& routing,
                                        const at::Generator&) {
-  const at::Tensor expert_A = row_experts(routing), unused_A = expert_A.eq(routing.experts());
+  const at::Tensor expert_A = row_experts(routing), unused_A = expert_A.eq(routing.num_experts());
   const at::Tensor slot_A = expert_A.masked_fill(unused_A, 0);
   const at::Tensor pattern_A = dispatch(x_T1, routing).squeeze(1).to(at::kLong);
   const at::Tensor sums_A = w.index({slot_A, pattern_A}).relu().sum({1});

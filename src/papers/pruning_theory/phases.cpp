@@ -38,14 +38,14 @@ class PatternSgd final : public OnlinePhase {
         layer_(*find_layer_of<nn::PatternExperts>(*context_.model)),
         offset_(stream_begin(context_.seed)) {}
 
-  bool done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
+  bool is_done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
   StepReport update() override {
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
     const int64_t block = steps_of(config_.chunk_size);
     const DatasetInputs inputs =
-        context_.data->generate(offset_ + steps_done_ * plan_.batch, block * plan_.batch);
+        context_.data->generate(offset_ + steps_done_ * plan_.batch_size, block * plan_.batch_size);
     const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
     const at::Tensor y = (1 - 2 * inputs.labels_N).to(at::kFloat);
     const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
@@ -53,9 +53,10 @@ class PatternSgd final : public OnlinePhase {
     StepReport report{.steps = 0};
     double hinge = 0.0, accuracy = 0.0;
     while (report.steps < block && !is_at_end()) {
-      const int64_t first = report.steps * plan_.batch;
+      const int64_t first = report.steps * plan_.batch_size;
       const PatternStep made = pattern_sgd_step(
-          weights, {tokens.narrow(0, first, plan_.batch), y.narrow(0, first, plan_.batch)},
+          weights,
+          {tokens.narrow(0, first, plan_.batch_size), y.narrow(0, first, plan_.batch_size)},
           options);
       reached_end_ = made.hinge == 0.0;
       hinge += made.hinge;
@@ -67,7 +68,7 @@ class PatternSgd final : public OnlinePhase {
     experts.w.copy_(weights.neurons_Kdm);
     const auto steps = static_cast<double>(report.steps);
     report.metrics = {{"loss", hinge / steps}, {"accuracy", 100.0 * accuracy / steps}};
-    report.images = report.steps * plan_.batch;
+    report.images = report.steps * plan_.batch_size;
     return report;
   }
 
@@ -93,7 +94,7 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
     fail_needs(locations, locations.of_model("name", "kind"),
                "a model with pattern experts (moesaic list models)");
   }
-  if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
+  if (data.has_images() || !data.is_endless() || data.info().classes.size() != 2) {
     fail_needs(locations, locations.of({"data"}),
                "an endless stream of patterns of two classes, which '" + phase.data + "' is not");
   }

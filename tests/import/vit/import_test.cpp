@@ -151,7 +151,7 @@ TEST_F(ImportVit, NamesOfTimmAndHuggingFaceGiveTheSameNetwork) {
   EXPECT_TRUE(at::equal(logits_of(timm), logits_of(given.out)));
   EXPECT_EQ(result.model.at("encoder").at("activation"), "gelu");
   EXPECT_EQ(result.model.at("classifier"), "token");
-  EXPECT_EQ(result.tensors, std::ssize(vit_names(timm_tensors())));
+  EXPECT_EQ(result.num_tensors, std::ssize(vit_names(timm_tensors())));
   EXPECT_THAT(result.notes, ::testing::SizeIs(1));  // No mean and std.
 }
 
@@ -313,7 +313,8 @@ TEST_F(ImportVit, PositionsAreResizedButTheClassTokens) {
 }
 
 TEST_F(ImportVit, ANewHeadIsZero) {
-  const fs::path out = imported("new", timm_tensors(), [](auto& options) { options.classes = 7; });
+  const fs::path out =
+      imported("new", timm_tensors(), [](auto& options) { options.num_classes = 7; });
   EXPECT_TRUE(at::equal(logits_of(out), torch::zeros({3, 7})));
 }
 

@@ -55,9 +55,9 @@ TEST_F(ImportVMoE, TheNetworkHasTheArraysAndGivesThemBack) {
   write_arrays(folder_ / "ckpt", arrays, {.shards = 3, .max_chunk_bytes = 1000});
   put_config(config);
   const ImportVMoEResult result = import_vmoe(options());
-  EXPECT_EQ(result.copied, static_cast<int64_t>(arrays.size()));
-  EXPECT_EQ(result.shards, 3);
-  EXPECT_EQ(result.parameters, VMoE(config, 1).parameter_count());
+  EXPECT_EQ(result.num_copied, static_cast<int64_t>(arrays.size()));
+  EXPECT_EQ(result.num_shards, 3);
+  EXPECT_EQ(result.num_parameters, VMoE(config, 1).num_parameters());
   EXPECT_EQ(load_model(folder_ / "out")->config(), to_json(config));
   const InputSpec input = input_spec_of(load_checkpoint(folder_ / "out"), VMoE(config, 1));
   EXPECT_EQ(input.mean, std::vector<double>(static_cast<size_t>(config.channels), 0.5));
@@ -185,7 +185,7 @@ TEST_F(ImportVMoE, ClassesAndImagesOfAnotherSize) {
   EXPECT_THAT(result.transformed, ElementsAre("Encoder/posembed_input/pos_embedding"));
   EXPECT_THAT(result.notes, ElementsAre(HasSubstr("group_size 34 became 74: 2 images of 37")));
   const auto model = load_model(folder_ / "out");
-  EXPECT_EQ(model->classes(), 3);
+  EXPECT_EQ(model->num_classes(), 3);
   EXPECT_EQ(model->input_shape(), (std::vector<int64_t>{3, 48, 48}));
   EXPECT_EQ(state_of(*model).at("head.weight").abs().sum().item<float>(), 0.0f);
   // A head that fits stays where only the images' size changes.
@@ -226,7 +226,7 @@ TEST_F(ImportVMoE, OtherDtypesAndATrainState) {
   put_config(config);
   const ImportVMoEResult result = import_vmoe(options());
   EXPECT_EQ(result.branch, "params/");
-  EXPECT_EQ(result.others, 2);
+  EXPECT_EQ(result.num_other_arrays, 2);
   TensorMap wanted;
   for (const auto& [name, tensor] : arrays) wanted[name] = tensor.to(at::kBFloat16).to(at::kFloat);
   expect_equal(exported(folder_ / "out"), wanted);
@@ -402,10 +402,10 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
     import_vmoe(options());
     const auto model = load_model(folder_ / "out");
     EXPECT_EQ(model->config(), to_json(config));
-    EXPECT_EQ(model->parameter_count(), VMoE(config, 1).parameter_count());
+    EXPECT_EQ(model->num_parameters(), VMoE(config, 1).num_parameters());
     std::vector<int64_t> shape = model->input_shape();
     shape.insert(shape.begin(), 2);
-    const auto outputs = predict(*model, at::ones(shape), {.routing = true});
+    const auto outputs = predict(*model, at::ones(shape), {.with_routing = true});
     const int64_t wide = config.has_head() ? config.num_classes : config.pre_logits_size();
     EXPECT_EQ(outputs.at("logits").sizes().vec(), (std::vector<int64_t>{2, wide}));
     expect_equal(exported(folder_ / "out"), arrays);
@@ -420,7 +420,7 @@ TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
   ImportVMoEOptions given = options();
   given.num_classes = 3;
   EXPECT_THAT(import_vmoe(given).fresh, ElementsAre("head/kernel", "head/bias"));
-  EXPECT_EQ(load_model(folder_ / "out")->classes(), 3);
+  EXPECT_EQ(load_model(folder_ / "out")->num_classes(), 3);
 }
 
 TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellTheImagesSize) {

@@ -107,7 +107,7 @@ TEST(VMoEModelConfig, PatchesAndImagesNeedNotBeSquare) {
                                              "image_size": [12, 16], "classifier": "gap"})");
   EXPECT_EQ(config.patch_size, Size2d(4, 8));
   EXPECT_EQ(config.image_size, Size2d(12, 16));
-  EXPECT_EQ(config.tokens(), 6);
+  EXPECT_EQ(config.num_tokens(), 6);
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8], "image_size": 12})"),
               HasSubstr("patch_size [4, 8] does not divide image_size 12"));
 }

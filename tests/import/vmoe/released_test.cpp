@@ -61,7 +61,7 @@ TEST_F(Released, AreFetchedOnceAndImportedWithTheirConfiguration) {
   fetch_released(named);
   EXPECT_EQ(named.prefix, cache() / "released-tiny");
   const ImportVMoEResult result = import_vmoe(named);
-  EXPECT_EQ(result.shards, 3);
+  EXPECT_EQ(result.num_shards, 3);
   EXPECT_THAT(result.unused, IsEmpty());
   const Json& dispatcher = result.model["encoder"]["moe"]["router"]["dispatcher"];
   EXPECT_EQ(dispatcher["capacity_factor"], 1.5);

@@ -34,7 +34,7 @@ TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
   configs[6].encoder.moe.ensemble_size = 3;
   for (const VMoEConfig& config : configs) {
     EXPECT_EQ(count_parameters(Value::from_json(to_json(config), "model")),
-              static_cast<double>(VMoE(config, 1).parameter_count()));
+              static_cast<double>(VMoE(config, 1).num_parameters()));
   }
 }
 

@@ -77,7 +77,7 @@ TEST(DenseSettings, TheScriptAndTheConfigurationAreOfTheSameNetwork) {
     const Value config = Value::from_json(model->config(), "model");
     const auto again = build_model(config, 9);
     EXPECT_EQ(again->config(), model->config()) << name;
-    EXPECT_EQ(count_parameters(config), static_cast<double>(model->parameter_count())) << name;
+    EXPECT_EQ(count_parameters(config), static_cast<double>(model->num_parameters())) << name;
     load_state(*again, state_of(*model), name);
     again->eval();
     EXPECT_TRUE(at::equal(run(*again, small_images(3)).logits, wanted)) << name;

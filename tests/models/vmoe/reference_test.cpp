@@ -104,7 +104,7 @@ class GoldenRun {
     for (size_t i = 0; i < model_->blocks->size(); ++i) {
       const auto block = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(model_->blocks->ptr(i));
       if (!block->moe.is_empty() && layer++ == 0) {
-        x_ = x_.repeat_interleave(model_->members(), 0);
+        x_ = x_.repeat_interleave(model_->num_members(), 0);
       }
       check_block(*block, std::to_string(i));
     }
@@ -124,7 +124,7 @@ class GoldenRun {
 
   void check_routing(const RoutingRecord& record) {
     const std::string place = "moe_" + std::to_string(record.block) + "/";
-    const int64_t members = model_->members(), size = record.group_size;
+    const int64_t members = model_->num_members(), size = record.group_size;
     const at::Tensor own = nn::member_logits(record.logits_TE, members).transpose(0, 1);
     golden_.close(place + "router_logits", own.reshape({-1, size, own.size(2)}), tolerance_);
     const auto grouped = [&](const at::Tensor& x) { return x.reshape({-1, size, x.size(-1)}); };
@@ -146,7 +146,7 @@ class GoldenRun {
     at::Tensor total = main_loss();
     golden_.close("loss/main_loss", total, tolerance_);
     std::map<std::string, double> weights = model_->aux_losses();
-    const at::Tensor rows = labels_.argmax(1).repeat_interleave(model_->members());
+    const at::Tensor rows = labels_.argmax(1).repeat_interleave(model_->num_members());
     const LossTerms objective = classification_terms("softmax", {0.0, weights}, output_, rows);
     for (const auto& [name, value] : objective.terms) {
       if (!weights.contains(name)) continue;
@@ -182,7 +182,7 @@ class GoldenRun {
   void check_metrics(const RoutingRecord& record) {
     const std::string place = "moe_" + std::to_string(record.block) + "/metric/";
     if (!golden_.has(place + "importance_loss")) return;
-    const int64_t members = model_->members(), size = record.group_size / members;
+    const int64_t members = model_->num_members(), size = record.group_size / members;
     const at::Tensor clean = groups(record.logits_TE, size),
                      noisy = groups(record.noisy_logits_TE, size);
     const at::Tensor shaped = golden_[place + "importance_loss"];
@@ -229,7 +229,7 @@ class GoldenRun {
 
   /// [G, M, S / M, E / M]
   at::Tensor groups(const at::Tensor& logits_TE, int64_t size) const {
-    const at::Tensor own = nn::member_logits(logits_TE, model_->members());
+    const at::Tensor own = nn::member_logits(logits_TE, model_->num_members());
     return own.reshape({own.size(0), -1, size, own.size(2)}).transpose(0, 1);
   }
 
@@ -255,14 +255,14 @@ class GoldenRun {
       golden_.close(place + "mlp", block.mlp->forward(ln1), tolerance_);
     } else {
       golden_.close(moe + "input", ln1, tolerance_);
-      const at::Tensor rows = nn::to_member_order(ln1, model_->members());
+      const at::Tensor rows = nn::to_member_order(ln1, model_->num_members());
       if (golden_.has(moe + "router_input")) {
         golden_.close(moe + "router_input", rows.view(golden_[moe + "router_input"].sizes()),
                       tolerance_);
       }
       const at::Tensor y =
           block.moe->forward(rows, noisy_ ? nn::make_generator(1) : at::Generator()).y_Td;
-      golden_.close(moe + "output", nn::from_member_order(y, model_->members(), ln1.sizes()),
+      golden_.close(moe + "output", nn::from_member_order(y, model_->num_members(), ln1.sizes()),
                     tolerance_);
     }
     x_ = block.forward(x_, noisy_ ? nn::make_generator(1) : at::Generator()).x_BTd;
@@ -293,7 +293,7 @@ class GoldenRun {
   }
 
   at::Tensor main_loss() const {
-    const at::Tensor labels = labels_.repeat_interleave(model_->members(), 0);
+    const at::Tensor labels = labels_.repeat_interleave(model_->num_members(), 0);
     const auto name = given_.config().at("loss").at("name").get<std::string>();
     if (name.find("sigmoid") != std::string::npos) {
       return torch::binary_cross_entropy_with_logits(output_.logits, labels, {}, {},
@@ -347,7 +347,7 @@ class VMoEReference : public ::testing::TestWithParam<const char*> {
     golden.equal("ensemble/prediction", found.argmax(1));
     const at::Tensor labels = golden["input/labels"];
     golden.close("ensemble/eval_loss", -(labels * found).sum(1), kActivation);
-    const at::Tensor rows = labels.repeat_interleave(run.model().members(), 0);
+    const at::Tensor rows = labels.repeat_interleave(run.model().num_members(), 0);
     golden.close("ensemble/train_loss", -(rows * predicted.at("logits").log_softmax(1)).sum(1),
                  kActivation);
   }

@@ -43,7 +43,7 @@ class ReplayedStep {
   Reference results() {
     const auto weights = model_->aux_losses();
     const at::Tensor labels =
-        inputs_.at("input/labels").repeat_interleave(model_->members(), 0).to(torch::kDouble);
+        inputs_.at("input/labels").repeat_interleave(model_->num_members(), 0).to(torch::kDouble);
     at::Tensor total = main_loss(labels);
     for (const auto& [name, value] :
          classification_terms("softmax", {0.0, weights}, output_, labels.argmax(1)).terms) {
@@ -65,7 +65,7 @@ class ReplayedStep {
     const auto block = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(model_->blocks->ptr(index));
     if (block->moe.is_empty()) return block->forward(before).x_BTd;
     const std::string place = "moe_" + std::to_string(index);
-    const int64_t members = model_->members();
+    const int64_t members = model_->num_members();
     const at::Tensor x = output_.routings.empty() ? before.repeat_interleave(members, 0) : before;
     const at::Tensor mixed = x + block->attention->forward(block->norm1->forward(x));
     const at::Tensor input = replaced(block->norm2->forward(mixed), place + "/input");

@@ -37,7 +37,7 @@ TEST(VMoEStem, AddsItsTensorsAndNoOthers) {
 TEST(VMoEStem, EveryParameterOfItGetsAGradient) {
   const auto model = testing::small_vmoe(with_stem({{6, 2}}));
   const ModelOutput out = model->forward(testing::small_images(3));
-  EXPECT_EQ(out.routings[0].routing.tokens(), 3 * 17);
+  EXPECT_EQ(out.routings[0].routing.num_tokens(), 3 * 17);
   out.logits.square().sum().backward();
   for (const auto& item : model->stem->named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
@@ -49,7 +49,7 @@ TEST(VMoEStem, ItsConfigurationRebuildsIt) {
   const VMoE model(with_stem({{6, 1}, {9, 2}}), 1);
   const Value config = Value::from_json(model.config(), "model");
   EXPECT_EQ(build_model(config, 9)->config(), model.config());
-  EXPECT_EQ(count_parameters(config), static_cast<double>(model.parameter_count()));
+  EXPECT_EQ(count_parameters(config), static_cast<double>(model.num_parameters()));
 }
 
 TEST(VMoEStem, RunsOnTheMetaDevice) {

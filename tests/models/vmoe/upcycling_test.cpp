@@ -73,8 +73,8 @@ TEST(Upcycling, NeedsNoValues) {
   const auto shape = build_meta_model(Value::from_json(to_json(dense_config()), "model"));
   const auto mixture = shape->upcycled({4, {1}, 2, 0.1}, 1);
   EXPECT_TRUE(mixture->device().is_meta());
-  EXPECT_EQ(mixture->parameter_count(),
-            VMoE(dense_config(), 1).upcycled({4, {1}}, 1)->parameter_count());
+  EXPECT_EQ(mixture->num_parameters(),
+            VMoE(dense_config(), 1).upcycled({4, {1}}, 1)->num_parameters());
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ TEST(VMoE, ItsConfigurationRebuildsItPrunedOrNot) {
     EXPECT_EQ(found[item.key()].sizes(), item.value().sizes()) << item.key();
   }
   EXPECT_EQ(copy->config(), model.config());
-  EXPECT_EQ(copy->parameter_count(), model.parameter_count());
+  EXPECT_EQ(copy->num_parameters(), model.num_parameters());
 }
 
 TEST(VMoE, AnImageDoesNotDependOnItsBatchWhenNothingIsDropped) {
@@ -387,10 +387,10 @@ TEST(VMoE, WithoutAHeadItGivesItsRepresentation) {
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({2, 1, 8, 8}, 4, torch::kFloat));
   EXPECT_TRUE(torch::equal(out.logits, out.pre_logits));
-  EXPECT_EQ(static_cast<double>(model.parameter_count()), count_of(model));
+  EXPECT_EQ(static_cast<double>(model.num_parameters()), count_of(model));
   model.reset_head(3);
   EXPECT_EQ(model.forward(torch::zeros({2, 1, 8, 8})).logits.size(1), 3);
-  EXPECT_EQ(static_cast<double>(model.parameter_count()), count_of(model));
+  EXPECT_EQ(static_cast<double>(model.num_parameters()), count_of(model));
 }
 
 TEST(VMoE, NoiseMayBeDrawnInEvaluationToo) {

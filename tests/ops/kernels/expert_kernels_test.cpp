@@ -32,7 +32,7 @@ Routing some_routing(at::ScalarType gates) {
 
 void expect_moves(int64_t width, at::ScalarType type, double tolerance) {
   const Routing routing = some_routing(type == torch::kDouble ? torch::kDouble : torch::kFloat);
-  const int64_t tokens = routing.tokens(), bound = routing.max_rows();
+  const int64_t tokens = routing.num_tokens(), bound = routing.max_rows();
   const int64_t filled = routing.offsets[-1].item<int64_t>();
   ASSERT_LT(filled, bound);
   const Tensor x = randn({tokens, width}, 2, type), rows = randn({bound, width}, 3, type);

@@ -219,7 +219,7 @@ TEST(ClusterMoE, ItsConfigurationNamesTheExpertsThatPruningLeft) {
   model->moe_blocks()[0].layer->keep_experts({0, 3});
   EXPECT_EQ(model->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 3}));
   const Value value = Value::from_json(model->config(), "model");
-  EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+  EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
   const auto again = build_model(value, 9);
   EXPECT_EQ(again->config(), model->config());
   load_state(*again, state_of(*model), "here");
@@ -297,7 +297,7 @@ TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
   expect_close(output.logits, plain_forward(*model, images.squeeze(1), scores), 1e-4);
   const Value value = Value::from_json(model->config(), "model");
   EXPECT_EQ(build_model(value, 1)->config(), model->config());
-  EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+  EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
   EXPECT_EQ(model->flops_per_image({}), 2.0 * 4 * 4 + 2.0 * 12 * 2);
 }
 
@@ -328,7 +328,7 @@ TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     const auto model = trained_mixture(config);
     const Value value = Value::from_json(model->config(), "model");
     EXPECT_EQ(build_model(value, 1)->config(), model->config());
-    EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+    EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
     EXPECT_TRUE(build_meta_model(value)->parameters().front().is_meta());
   }
 }

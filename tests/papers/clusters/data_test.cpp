@@ -187,7 +187,7 @@ TEST(InputDataset, BatchesAreThoseOfTheOrderAndAWholeBatchIsTheDatasetItself) {
   LoaderOptions options;
   options.batch_size = 6;
   options.shuffle = true;
-  EXPECT_TRUE(Loader(data, options).next().images.is_same(data->inputs().values_NCHW));
+  EXPECT_TRUE(Loader(data, options).next().inputs.is_same(data->inputs().values_NCHW));
   options.batch_size = 4;
   options.num_threads = 2;
   Loader loader(data, options);
@@ -195,8 +195,8 @@ TEST(InputDataset, BatchesAreThoseOfTheOrderAndAWholeBatchIsTheDatasetItself) {
   for (int i = 0; i < 2; ++i) {
     const Batch batch = loader.next();
     for (int64_t j = 0; j < batch.labels.size(0); ++j) {
-      const auto index = static_cast<int64_t>(batch.images[j][0][0][0].item<double>() / 4);
-      EXPECT_TRUE(torch::equal(batch.images[j], values[index]));
+      const auto index = static_cast<int64_t>(batch.inputs[j][0][0][0].item<double>() / 4);
+      EXPECT_TRUE(torch::equal(batch.inputs[j], values[index]));
       EXPECT_EQ(batch.labels[j].item<int64_t>(), labels[index].item<int64_t>());
       seen.push_back(torch::tensor(index));
     }

@@ -43,7 +43,7 @@ at::Tensor convolved_logits(const ImageMoE& model, const at::Tensor& images) {
 /// Each expert on the images that chose it, times its probability.
 at::Tensor plain_output(const ImageMoE& model, const at::Tensor& images, const at::Tensor& scores) {
   const at::Tensor choice = scores.argmax(1), gate = scores.softmax(1);
-  at::Tensor output = torch::zeros({images.size(0), model.classes()});
+  at::Tensor output = torch::zeros({images.size(0), model.num_classes()});
   for (int64_t e = 0; e < scores.size(1); ++e) {
     const at::Tensor own = choice.eq(e).nonzero().squeeze(1);
     if (own.size(0) == 0) continue;
@@ -163,7 +163,7 @@ TEST(ImageMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
 
     const Value value = Value::from_json(pruned->config(), "model");
     EXPECT_EQ(pruned->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 2}));
-    EXPECT_EQ(count_parameters(value), static_cast<double>(pruned->parameter_count()));
+    EXPECT_EQ(count_parameters(value), static_cast<double>(pruned->num_parameters()));
     const auto again = build_model(value, 9);
     EXPECT_EQ(again->config(), pruned->config());
     load_state(*again, state_of(*pruned), "here");
@@ -205,7 +205,7 @@ TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     const Value value = Value::from_json(model->config(), "model");
     const auto again = build_model(value, 1);
     EXPECT_EQ(again->config(), model->config());
-    EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
+    EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
     const auto shape = build_meta_model(value);
     EXPECT_TRUE(shape->parameters().front().is_meta());
     const MetaKernels kernels;
@@ -222,13 +222,13 @@ TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
 TEST(ImageMoE, AFreshHeadIsZeroAndTrains) {
   const auto model = images_model(small_images("cnn"));
   model->reset_head(2);
-  EXPECT_EQ(model->classes(), 2);
+  EXPECT_EQ(model->num_classes(), 2);
   const at::Tensor logits = model->forward(small_batch(4)).logits;
   EXPECT_TRUE(torch::equal(logits, torch::zeros({4, 2})));
   logits.select(1, 0).sum().backward();
   EXPECT_EQ(model->config().at("num_classes"), 2);
   EXPECT_EQ(count_parameters(Value::from_json(model->config(), "model")),
-            static_cast<double>(model->parameter_count()));
+            static_cast<double>(model->num_parameters()));
 }
 
 TEST(ImageMoE, RefusesWhatDoesNotFit) {

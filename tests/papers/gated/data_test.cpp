@@ -135,8 +135,8 @@ TEST(GatedMixture, BiasesAloneMakeTheExpertsAsProbableAsTheirSoftmax) {
 TEST(GatedMixture, IsADatasetWhoseTrainingSplitIsEndless) {
   const auto train = open_dataset("gated-orthogonal", "train");
   const auto test = open_dataset("gated-orthogonal", "test");
-  EXPECT_TRUE(train->endless());
-  EXPECT_FALSE(test->endless());
+  EXPECT_TRUE(train->is_endless());
+  EXPECT_FALSE(test->is_endless());
   EXPECT_EQ(test->size(), 4096);
   EXPECT_EQ(train->image_size(), 10);
   EXPECT_EQ(train->directions().at("regressor").size(0), 2);

@@ -37,7 +37,7 @@ TEST(Gru, GatesOverTimeAreMeansOverUnits) {
 TEST(Gru, ANewHeadHasTheClassesAndZeros) {
   Gru model({.steps = 6, .width = 4, .hidden = 7, .num_classes = 3}, 2);
   model.reset_head(5);
-  EXPECT_EQ(model.classes(), 5);
+  EXPECT_EQ(model.num_classes(), 5);
   const at::Tensor logits = model.forward(randn({2, 1, 6, 4}, 3, torch::kFloat)).logits;
   EXPECT_EQ(logits.size(1), 5);
   EXPECT_EQ(logits.abs().sum().item<double>(), 0.0);

@@ -180,8 +180,8 @@ TEST(LatentClusters, SaysWhatTheTheoremsDoNotCover) {
 TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {
   const auto train = open_dataset("latent-small", "train");
   const auto test = open_dataset("latent-small", "test");
-  EXPECT_TRUE(train->endless());
-  EXPECT_FALSE(test->endless());
+  EXPECT_TRUE(train->is_endless());
+  EXPECT_FALSE(test->is_endless());
   EXPECT_EQ(train->size(), 65536);  // Of an epoch, which probes of the training split see.
   EXPECT_EQ(test->size(), 2048);
   EXPECT_EQ(train->image_size(), 24);

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(ShallowExperts, ShallowExpertsOf, ::testing::Bool());
 TEST(ShallowExpertsCost, IsThatOfBothLayers) {
   const ShallowExperts experts = some_experts(false);
   EXPECT_EQ(experts->flops_per_row(), 2 * (5 * 4 + 5));
-  EXPECT_EQ(experts->outputs(), 1);
+  EXPECT_EQ(experts->num_outputs(), 1);
 }
 
 Routing route(const std::string& routing, const Tensor& router_Kd, const Tensor& x_Td,

@@ -372,7 +372,7 @@ std::string failure_that_changes_nothing(const StartedPhase& started) {
   TensorMap before;
   for (const auto& [name, tensor] : state_of(*started.model)) before[name] = tensor.clone();
   const std::string said = error_of([&] {
-    while (!started.phase->done()) started.phase->step();
+    while (!started.phase->is_done()) started.phase->step();
   });
   for (const auto& [name, tensor] : state_of(*started.model)) {
     EXPECT_TRUE(tensor.equal(before.at(name)) || tensor.isnan().all().item<bool>()) << name;

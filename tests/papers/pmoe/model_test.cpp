@@ -65,7 +65,7 @@ Tensor plain_outputs(const PMoE& model, const Tensor& image_CHW) {
       f += gate * patch[j].unsqueeze(0).mm(w[s]).relu().mm(a[s]).squeeze(0);
     }
   }
-  return f / (config.divisor == "patches" ? 4.0 : static_cast<double>(config.selected()));
+  return f / (config.divisor == "patches" ? 4.0 : static_cast<double>(config.num_selected()));
 }
 
 void expect_plain(const PMoEConfig& config) {

@@ -211,7 +211,7 @@ TEST(WrnPMoE, WithoutMixtureIsTheWideResNet) {
 }
 
 TEST(WrnPMoE, StridesPadAtTheEndAsTensorFlow) {
-  nn::Maps maps{1, 4};
+  nn::FeatureMapShape maps{1, 4};
   const nn::Convolution made(maps,
                              nn::ConvolutionOptions{.outputs = 1, .stride = 2, .pads_end = true},
                              at::make_generator<at::CPUGeneratorImpl>(1));

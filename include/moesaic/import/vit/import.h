@@ -18,11 +18,11 @@ namespace moesaic {
 
 /// What import_vit() reads, and what it makes of it.
 struct ImportVitOptions {
-  fs::path from;                     ///< A .safetensors file, or a folder with model.safetensors.
-  fs::path out;                      ///< Output directory, absent or empty.
-  std::optional<int64_t> num_heads;  ///< Unset: by config.json, else heads of width 64.
-  std::optional<int64_t> classes;    ///< Classes of a new head of zeros.
-  std::optional<Size2d> image_size;  ///< New image size, to which positions are resized.
+  fs::path from;                       ///< A .safetensors file, or a folder with model.safetensors.
+  fs::path out;                        ///< Output directory, absent or empty.
+  std::optional<int64_t> num_heads;    ///< Unset: by config.json, else heads of width 64.
+  std::optional<int64_t> num_classes;  ///< Classes of a new head of zeros.
+  std::optional<Size2d> image_size;    ///< New image size, to which positions are resized.
   Upcycling upcycling = {};
   uint64_t seed = 0;  ///< Seed of routers and noise.
   /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
@@ -33,7 +33,7 @@ struct ImportVitOptions {
 struct ImportVitResult {
   std::string from, out;
   Json model;  ///< Configuration of the network.
-  int64_t parameters = 0, tensors = 0;
+  int64_t num_parameters = 0, num_tensors = 0;
   std::vector<std::string> dropped;  ///< Tensors without use here.
   std::vector<std::string> notes;    ///< Assumptions where the files give no value.
   InputSpec input;                   ///< Preprocessing of images.

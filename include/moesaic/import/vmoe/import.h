@@ -32,10 +32,10 @@ struct ImportVMoEOptions {
 struct ImportVMoEResult {
   std::string from, out;
   Json model;  ///< Configuration of the network.
-  int64_t parameters = 0, arrays = 0, shards = 0;
-  std::string branch;  ///< Branch of a train state with the parameters.
-  int64_t others = 0;  ///< Number of arrays outside the branch.
-  int64_t copied = 0;  ///< Number of arrays copied unchanged.
+  int64_t num_parameters = 0, num_arrays = 0, num_shards = 0;
+  std::string branch;            ///< Branch of a train state with the parameters.
+  int64_t num_other_arrays = 0;  ///< Number of arrays outside the branch.
+  int64_t num_copied = 0;        ///< Number of arrays copied unchanged.
   std::vector<std::string> transformed, fresh, dropped;
   std::vector<std::string> unused;  ///< Settings of the model config without use here.
   std::vector<std::string> notes;   ///< Deviations from the given configuration.

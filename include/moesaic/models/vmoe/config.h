@@ -233,18 +233,18 @@ struct VMoEConfig {
     return patch;
   }
   /// Returns the number of an image's patches.
-  int64_t patches() const { return grid().height * grid().width; }
+  int64_t num_patches() const { return grid().height * grid().width; }
   /// Returns the number of an image's tokens in a member.
-  int64_t tokens() const { return patches() + prefix_tokens(); }
+  int64_t num_tokens() const { return num_patches() + prefix_tokens(); }
   /// Returns the number of tokens that a learned position embedding has rows for.
   int64_t embedded_tokens() const {
-    return patches() + (has_class_token() && encoder.position_emb.class_token ? 1 : 0);
+    return num_patches() + (has_class_token() && encoder.position_emb.class_token ? 1 : 0);
   }
   /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
   int64_t group_size() const {
     const VMoEMoeConfig& moe = encoder.moe;
     return moe.group_size > 0 ? moe.group_size
-                              : moe.num_group_images * tokens() * moe.ensemble_size;
+                              : moe.num_group_images * num_tokens() * moe.ensemble_size;
   }
 };
 void describe(auto& f, VMoEConfig& c) {

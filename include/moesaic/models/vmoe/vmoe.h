@@ -63,10 +63,10 @@ class VMoE : public Model, public nn::DataParallelModule {
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};
   }
-  int64_t classes() const override { return config_.num_classes; }
-  int64_t members() const override { return config_.encoder.moe.ensemble_size; }
+  int64_t num_classes() const override { return config_.num_classes; }
+  int64_t num_members() const override { return config_.encoder.moe.ensemble_size; }
   std::map<std::string, double> aux_losses() const override;
-  int64_t tokens_per_image() const override { return config_.tokens() * members(); }
+  int64_t tokens_per_image() const override { return config_.num_tokens() * num_members(); }
   std::optional<PatchTokens> patch_tokens() const override {
     return PatchTokens{config_.grid(), config_.prefix_tokens()};
   }

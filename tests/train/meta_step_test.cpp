@@ -58,7 +58,7 @@ at::Tensor log_sigmoid_gradient(const at::Tensor&, const at::Tensor& input, cons
   return at::empty_like(input);
 }
 
-at::Tensor rows_of(const at::Tensor& input, int64_t axis, const at::Tensor& index) {
+at::Tensor indexed_rows(const at::Tensor& input, int64_t axis, const at::Tensor& index) {
   std::vector<int64_t> shape = input.sizes().vec();
   if (!shape.empty())
     shape[static_cast<size_t>(at::maybe_wrap_dim(axis, input.dim()))] = index.numel();
@@ -82,7 +82,7 @@ class ShapeFunctions {
     library_.impl("logical_not", truth);
     library_.impl("log_sigmoid_forward", log_sigmoid);
     library_.impl("log_sigmoid_backward", log_sigmoid_gradient);
-    library_.impl("index_select", rows_of);
+    library_.impl("index_select", indexed_rows);
     library_.impl("where.self", either);
     library_.impl("var.correction", variance);
     library_.impl("_fused_sgd_", fused_sgd);

@@ -118,7 +118,7 @@ TEST(VMoEConfig, PointsAtTheSettingThatDoesNotFit) {
 
 TEST(VMoEConfig, SaysTheWholeNameOfWhatDoesNotFit) {
   EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
-              ::testing::EndsWith(" image_size 28 (model.patch_size)"));
+              ::testing::EndsWith(" image_size 30 (model.patch_size)"));
 }
 
 TEST(VMoEConfig, BatchPriorityNeedsACapacity) {

@@ -78,7 +78,7 @@ void check_gpu(Report& report, bool all) {
     return;
   }
   bool helps = false;
-  for (const Agreement& found : disable_failing_parts(device_cases(), at::kCUDA)) {
+  for (const Agreement& found : disable_failing_features(device_cases(), at::kCUDA)) {
     report.check("GPU", found.agrees(), fmt::format("{}: {}", found.name, found.text()));
     helps = helps || !found.disabled_features.empty();
   }

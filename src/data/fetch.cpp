@@ -120,7 +120,7 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   const LockFile lock(folder);
   remove_leftovers(folder);
   const DatasetArchive& archive = *spec.archive;
-  const fs::path part = parse_written_shard(folder / archive.name);
+  const fs::path part = partial_path(folder / archive.name);
   fetch_part(spec, archive.name,
              {.path = folder / archive.name,
               .max_bytes = static_cast<uint64_t>(archive.max_size),

@@ -308,7 +308,7 @@ std::string compare(const fs::path& path, const FetchRequest& request, const Tol
 /// it may be locked: another process would lock the next one.
 std::string download_from(const FetchRequest& request) {
   const std::string url = resolved_url(request.url);
-  const fs::path part = parse_written_shard(request.path);
+  const fs::path part = partial_path(request.path);
   uint64_t most = bytes_of(part);
   int retries = 0;
   const auto may_retry = [&] {
@@ -384,7 +384,7 @@ std::string resolved_url(const std::string& url) {
                      rest.substr(slash));
 }
 
-fs::path parse_written_shard(const fs::path& file) {
+fs::path partial_path(const fs::path& file) {
   constexpr std::size_t kMost = 255, kAdded = sizeof("..moesaic.part") - 1;
   std::string name = file.filename().string();
   if (name.size() > kMost - kAdded) {  // Its own hash tells it from others that begin alike.
@@ -403,7 +403,7 @@ void make_room(const fs::path& place) {
 }
 
 void install(const fs::path& place) {
-  const fs::path part = parse_written_shard(place);
+  const fs::path part = partial_path(place);
   make_room(place);
   std::error_code error;
   fs::rename(part, place, error);
@@ -421,13 +421,12 @@ std::string download(FetchRequest request, const std::vector<std::string>& urls)
     if (problem.empty()) return "";
     problems.push_back(fmt::format("{}: {}", url, problem));
   }
-  if (bytes_of(parse_written_shard(request.path)) == 0)
-    fs::remove(parse_written_shard(request.path));
+  if (bytes_of(partial_path(request.path)) == 0) fs::remove(partial_path(request.path));
   return fmt::format("{}", fmt::join(problems, "; "));
 }
 
 std::string fetch_first(const FetchRequest& request, const std::vector<std::string>& urls) {
-  const fs::path part = parse_written_shard(request.path);
+  const fs::path part = partial_path(request.path);
   const auto [lock, not_locked] = open_locked(part, LOCK_EX);  // Waits for another process's fetch.
   if (not_locked != 0) fail_errno(part, "cannot be locked", not_locked);
   std::error_code error;

@@ -50,7 +50,7 @@ std::string fetch_command(const std::string& name);
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {});
 
 /// Returns where what is to be a file arrives: a hidden name beside it that nobody else uses.
-fs::path parse_written_shard(const fs::path& file);
+fs::path partial_path(const fs::path& file);
 
 /// Sets aside what is at `place`, if anything, and prints its new name: someone may have put it
 /// there.
@@ -59,7 +59,7 @@ void make_room(const fs::path& place);
 /// Renames a downloaded file to its place and syncs that; what is there already is set aside.
 void install(const fs::path& place);
 
-/// Downloads a file to part_of(request.path) from the first of some addresses that has it, in
+/// Downloads a file to partial_path(request.path) from the first of some addresses that has it, in
 /// place of request.url; tries again at the last one only. What an earlier try left is resumed, and
 /// thrown away where the whole then is wrong. Returns the address and the problem of every try, or
 /// "" on success; then what arrived stays for the next try where it may be right.

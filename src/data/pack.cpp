@@ -150,7 +150,8 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   if (!options.split.empty()) wanted = {options.split};
   for (const std::string& split : wanted) {
     // Without a split's files an error says how to get them, if it is the only one.
-    if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing_path(split).empty()) {
+    if (wanted.size() > 1 && split != "train" &&
+        !DatasetSource(name).missing_files(split).empty()) {
       log_info("dataset '{}': the files of the {} split are missing; it is left out", name, split);
       continue;
     }

@@ -211,7 +211,7 @@ int64_t count_shards(const ShardFile& file, int64_t limit) {
   return range ? std::min(range->last - range->first, limit) + 1 : 1;
 }
 
-std::vector<ShardFile> substitute_groups(const ShardFile& file) {
+std::vector<ShardFile> expand_range(const ShardFile& file) {
   const auto range = range_in(file.name);
   if (!range) return {file};
   std::vector<ShardFile> files;

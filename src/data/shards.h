@@ -47,7 +47,7 @@ int64_t count_shards(const ShardFile& file, int64_t limit);
 
 /// Returns the files that a name with a range of numbers stands for, the others' settings repeated;
 /// any other name is itself.
-std::vector<ShardFile> substitute_groups(const ShardFile& file);
+std::vector<ShardFile> expand_range(const ShardFile& file);
 
 /// Numbers of classes by name.
 class ClassNumbers {

@@ -306,7 +306,7 @@ bool DatasetSource::has_metadata(std::string_view split) const {
   return base().num_images.contains(request(split).stored());
 }
 
-std::string DatasetSource::missing_path(std::string_view split) const {
+std::string DatasetSource::missing_files(std::string_view split) const {
   std::string stored = request(split).stored(), of;
   for (const DatasetSpec& spec : files()) {
     if (!spec.is_generated() && find_folder(spec, stored).empty()) {
@@ -372,7 +372,7 @@ std::vector<std::string> dataset_splits(std::string_view name) {
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   const DatasetSource source(name);
-  const std::string missing = source.missing_path(split);
+  const std::string missing = source.missing_files(split);
   if (missing.empty() || !source.has_metadata(split)) return source.open(split);
   if (absent_.emplace(name).second) {
     log_warning("dataset '{}': {} not here; the plan uses the description{}", name, missing,

@@ -166,7 +166,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {
-  if (is_int8_) return int8_script(options_, round_experts_to_bfloat16({w1, b1, w2, b2}));
+  if (is_int8_) return int8_script(options_, round_experts_to_int8({w1, b1, w2, b2}));
   const std::string activation = script::text_of(options_.activation);
   const std::string loop = script::expert_loop_source(
       num_outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",

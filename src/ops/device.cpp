@@ -48,7 +48,7 @@ std::vector<std::string> disabled_cuda_features() {
   std::istringstream list(asked == nullptr ? "" : asked);
   for (std::string part; std::getline(list, part, ',');) {
     if (std::ranges::find(cuda_features(), part) == cuda_features().end()) {
-      fail_usage("MOESAIC_CUDA_OFF: unknown part '{}'; {}", part,
+      fail_usage("MOESAIC_CUDA_OFF: unknown feature '{}'; {}", part,
                  did_you_mean(part, cuda_features()));
     }
     parts.push_back(part);

@@ -103,7 +103,7 @@ ExpertWeights pack_experts(const ExpertWeights& weights) {
   return weights.packed ? weights : ops::pack_experts_cpu(weights);
 }
 
-ExpertWeights round_experts_to_bfloat16(const ExpertWeights& weights) {
+ExpertWeights round_experts_to_int8(const ExpertWeights& weights) {
   const at::NoGradGuard no_grad;
   const auto scales = [](const at::Tensor& w) { return w.detach().abs().amax(1) / 127; };
   const auto rounded = [](const at::Tensor& w, const at::Tensor& scale) {
@@ -139,7 +139,7 @@ ExpertWeights quantise_experts(const ExpertWeights& weights) {
         "out",
         kMaxWidth, width, hidden);
   }
-  return ops::pack_experts_cpu(round_experts_to_bfloat16(weights));
+  return ops::pack_experts_cpu(round_experts_to_int8(weights));
 }
 
 }  // namespace moesaic

@@ -42,7 +42,7 @@ void turn_off(const std::vector<std::string>& parts) {
 }
 
 /// Turns parts off until the case agrees.
-Agreement disable_failing_parts_of(const DeviceCase& item, at::Device device) {
+Agreement disable_failing_features_of(const DeviceCase& item, at::Device device) {
   Agreement first = compare_devices(item, device);
   const std::vector<std::string> before = disabled_cuda_features();
   std::vector<std::string> off = before, added;
@@ -230,10 +230,10 @@ Agreement compare_devices(const DeviceCase& item, at::Device device) {
   return result;
 }
 
-std::vector<Agreement> disable_failing_parts(const std::vector<DeviceCase>& cases,
-                                             at::Device device) {
+std::vector<Agreement> disable_failing_features(const std::vector<DeviceCase>& cases,
+                                                at::Device device) {
   std::vector<Agreement> results;
-  for (const DeviceCase& item : cases) results.push_back(disable_failing_parts_of(item, device));
+  for (const DeviceCase& item : cases) results.push_back(disable_failing_features_of(item, device));
   return results;
 }
 

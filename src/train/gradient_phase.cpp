@@ -147,7 +147,7 @@ std::shared_ptr<const Dataset> training_data(const GradientConfig& config, Phase
 }
 
 /// Returns part `index` of the parts of the batch, as accumulate_order divides it.
-Batch parse_written_shard(const Batch& batch, int64_t index, const GradientConfig& config) {
+Batch micro_batch(const Batch& batch, int64_t index, const GradientConfig& config) {
   const int64_t count = config.accumulate, images = batch.inputs.size(0);
   if (count == 1) return batch;
   Batch part = batch;
@@ -333,10 +333,10 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   const int64_t count = config_.accumulate;
   const double fraction = 1.0 / static_cast<double>(count);
   const at::Generator random = generator();
-  Scalars means = accumulate(parse_written_shard(batch, 0, config_), random, fraction, count == 1);
+  Scalars means = accumulate(micro_batch(batch, 0, config_), random, fraction, count == 1);
   for (int64_t index = 1; index < count; ++index) {
-    const Scalars part = accumulate(parse_written_shard(batch, index, config_), random, fraction,
-                                    index + 1 == count);
+    const Scalars part =
+        accumulate(micro_batch(batch, index, config_), random, fraction, index + 1 == count);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
   }
   for (auto& [name, scalar] : means) scalar = scalar * fraction;

@@ -257,7 +257,7 @@ std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processe
                      (processes.empty() ? describe_memory(*model, config, phases)
                                         : describe_scaling(*model, config, phases, processes, gpu));
   const bool is_absent = std::ranges::any_of(phases, [](const PhasePlan& phase) {
-    return phase.steps > 0 && !DatasetSource(phase.config.data).missing_path("train").empty();
+    return phase.steps > 0 && !DatasetSource(phase.config.data).missing_files("train").empty();
   });
   if (processes.empty() && is_absent) {
     text += "memory        not counted: data whose files are missing\n";

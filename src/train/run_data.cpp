@@ -358,7 +358,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, con
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
     const bool here = data->blocks().empty() ||
-                      (has_spec(name) && DatasetSource(name).missing_path(split).empty());
+                      (has_spec(name) && DatasetSource(name).missing_files(split).empty());
     if (warns && here && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =

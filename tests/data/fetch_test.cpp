@@ -215,10 +215,9 @@ TEST_F(Fetch, ADiskErrorThrowsNothingAway) {
 TEST_F(Fetch, EveryNameThatAFileMayHaveArrivesUnderAnother) {
   const std::string most(254, 'a');
   for (const size_t length : {size_t{1}, size_t{240}, size_t{241}, size_t{254}}) {
-    const std::string name =
-        parse_written_shard("folder/" + most.substr(0, length) + "b").filename();
+    const std::string name = partial_path("folder/" + most.substr(0, length) + "b").filename();
     EXPECT_LE(name.size(), 255U);
-    EXPECT_NE(name, parse_written_shard("folder/" + most.substr(0, length) + "c").filename());
+    EXPECT_NE(name, partial_path("folder/" + most.substr(0, length) + "c").filename());
   }
 }
 

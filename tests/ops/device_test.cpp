@@ -27,7 +27,7 @@ TEST(CudaOff, IsReadAtEveryCall) {
 TEST(CudaOff, AnUnknownPartIsRefusedWithTheNearest) {
   const ScopedEnv asked("MOESAIC_CUDA_OFF", "combine,grouped_m");
   EXPECT_EQ(usage_of([] { is_cuda_feature_disabled("combine"); }),
-            "MOESAIC_CUDA_OFF: unknown part 'grouped_m'; did you mean 'grouped_mm'?");
+            "MOESAIC_CUDA_OFF: unknown feature 'grouped_m'; did you mean 'grouped_mm'?");
 }
 
 at::Tensor lying_combine(const at::Tensor& rows, const at::Tensor&, const at::Tensor& token_offsets,

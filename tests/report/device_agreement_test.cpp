@@ -71,7 +71,7 @@ TEST(DeviceAgreement, NanAnIndexAShapeAndAThrowAreFound) {
 
 TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
-  const auto found = disable_failing_parts({lying(0.004), lying(1.0), lying(1.0)}, at::kCPU);
+  const auto found = disable_failing_features({lying(0.004), lying(1.0), lying(1.0)}, at::kCPU);
   EXPECT_TRUE(found[0].agrees() && found[0].disabled_features.empty());
   EXPECT_FALSE(found[1].agrees());
   EXPECT_EQ(found[1].disabled_features, (std::vector<std::string>{"dispatch", "combine"}));
@@ -82,7 +82,7 @@ TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
 
 TEST(DeviceAgreement, WhatDoesNotHelpIsTurnedOnAgain) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
-  const auto found = disable_failing_parts({lying(1.0, "route_expert_choice")}, at::kCPU);
+  const auto found = disable_failing_features({lying(1.0, "route_expert_choice")}, at::kCPU);
   EXPECT_FALSE(found[0].agrees());
   EXPECT_TRUE(found[0].disabled_features.empty());
   EXPECT_EQ(disabled_cuda_features(), std::vector<std::string>{"grouped_mm"});

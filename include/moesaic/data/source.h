@@ -249,7 +249,7 @@ class DatasetSource {
   /// them), damaged, or inconsistent.
   std::shared_ptr<const Dataset> open(std::string_view split) const;
   /// Returns what of a split's files is not here, as "folder 'val' is", or "".
-  std::string missing_path(std::string_view split) const;
+  std::string missing_files(std::string_view split) const;
   /// Returns whether the description gives the size of a split, that of some classes by their
   /// number.
   bool has_metadata(std::string_view split) const;

@@ -44,8 +44,8 @@ Agreement compare_devices(const DeviceCase& item, at::Device device);
 /// Compares every case in turn. Where one disagrees, its parts are turned off for this process
 /// (MOESAIC_CUDA_OFF) until it agrees, and on again if that does not help; later cases run with
 /// what is off.
-std::vector<Agreement> disable_failing_parts(const std::vector<DeviceCase>& cases,
-                                             at::Device device);
+std::vector<Agreement> disable_failing_features(const std::vector<DeviceCase>& cases,
+                                                at::Device device);
 
 /// Returns the cases of all operators that have a kernel for a GPU, in every type, and a training
 /// step of the network of each recipe models/*/recipes/smoke.json.

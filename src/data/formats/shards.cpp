@@ -70,7 +70,7 @@ std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& spli
   const auto found = shards_of(spec).shards.find(split);
   if (found == shards_of(spec).shards.end()) return files;
   for (const ShardFile& listed : found->second) {
-    for (ShardFile& file : substitute_groups(listed)) files.push_back(std::move(file));
+    for (ShardFile& file : expand_range(listed)) files.push_back(std::move(file));
   }
   return files;
 }
@@ -104,7 +104,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
     bool counted = true;
     for (const ShardFile& entry : listed) {
       for (ShardFile& file :
-           substitute_groups(entry)) {  // A range's names are long and many: held once.
+           expand_range(entry)) {  // A range's names are long and many: held once.
         const auto [name, fresh] = names.insert(std::move(file.name));
         if (!fresh) return {fmt::format("shards.{} names '{}' twice", split, *name), {key}};
         images += file.num_images;

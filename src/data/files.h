@@ -59,10 +59,10 @@ void make_room(const fs::path& place);
 /// Renames a downloaded file to its place and syncs that; what is there already is set aside.
 void install(const fs::path& place);
 
-/// Downloads a file to parse_written_shard(request.path) from the first of some addresses that has it, in
-/// place of request.url; tries again at the last one only. What an earlier try left is resumed, and
-/// thrown away where the whole then is wrong. Returns the address and the problem of every try, or
-/// "" on success; then what arrived stays for the next try where it may be right.
+/// Downloads a file to parse_written_shard(request.path) from the first of some addresses that has
+/// it, in place of request.url; tries again at the last one only. What an earlier try left is
+/// resumed, and thrown away where the whole then is wrong. Returns the address and the problem of
+/// every try, or "" on success; then what arrived stays for the next try where it may be right.
 std::string download(FetchRequest request, const std::vector<std::string>& urls);
 
 /// Puts a file in its place by download(), unless it is there. Processes that want the same file

@@ -184,9 +184,9 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
                                                    std::vector<uint8_t> labels);
 
 /// Makes a dataset of image files without labels, e.g. those to predict, of any sizes, read on
-/// demand: image() and read_crop() throw ImageError for one that is damaged, and at once IoError for
-/// one that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
-/// images are turned as EXIF says.
+/// demand: image() and read_crop() throw ImageError for one that is damaged, and at once IoError
+/// for one that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and
+/// whether images are turned as EXIF says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
                                                   const std::vector<fs::path>& files);
 

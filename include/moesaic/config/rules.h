@@ -11,7 +11,7 @@
 namespace moesaic {
 
 /// How often something is done. A setting of this type is a text that names the unit, "20 steps" or
-/// "1 epoch", or a bare number in the unit `plain`.
+/// "1 epoch", or a bare number in `default_unit`.
 struct Interval {
   enum class Unit { steps, epochs };
 

@@ -55,7 +55,7 @@ class Value {
   Value(Origin origin, int64_t integer);
   /// Constructs a number.
   Value(Origin origin, double number);
-  /// An integer, of the kind `large` where an int64_t does not hold it.
+  /// An integer, of the kind `unsigned_integer` where an int64_t does not hold it.
   Value(Origin origin, uint64_t integer);
   /// Constructs a string.
   Value(Origin origin, std::string string);

@@ -80,7 +80,7 @@ struct DatasetInfo {
   std::optional<bool> upright = {};
   bool has_any_channels = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
-  /// and part().
+  /// and read_crop().
   bool has_images = true;
   /// Whether every index >= 0 has an example, always the same one, so that a shuffled epoch
   /// continues where the previous one ended.
@@ -126,8 +126,8 @@ class Dataset {
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChooseCrop = std::function<Rectangle(int64_t height, int64_t width)>;
   /// Reads an image as it is stored, or smaller by a whole factor where that is cheaper and the
-  /// chosen part keeps at least options.min pixels each way, and perhaps the part alone. Returns
-  /// where the part is in `bitmap`.
+  /// chosen part keeps at least options.min_side pixels each way, and perhaps the part alone.
+  /// Returns where the part is in `bitmap`.
   virtual Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
@@ -184,9 +184,9 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
                                                    std::vector<uint8_t> labels);
 
 /// Makes a dataset of image files without labels, e.g. those to predict, of any sizes, read on
-/// demand: image() and part() throw ImageError for one that is damaged, and at once IoError for one
-/// that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
-/// images are turned as EXIF says.
+/// demand: image() and read_crop() throw ImageError for one that is damaged, and at once IoError
+/// for one that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and
+/// whether images are turned as EXIF says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
                                                   const std::vector<fs::path>& files);
 

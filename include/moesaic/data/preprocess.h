@@ -77,8 +77,8 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
 
 /// Returns `base` preprocessed: info() has the final channels, height and width, and the mean and
 /// std that map bytes to config.values. image() returns the whole image or its central part,
-/// resized; part() resizes as `config` says. Shares the memory of `base`. Throws Error (usage) if
-/// images differ in size and config.size is 0.
+/// resized; read_crop() resizes as `config` says. Shares the memory of `base`. Throws Error (usage)
+/// if images differ in size and config.size is 0.
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 

@@ -25,7 +25,7 @@ struct PredictOptions {
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]
-/// and "pre_logits" [B, d]; with `routing`, for the MoE layer of each block i, also
+/// and "pre_logits" [B, d]; with `with_routing`, for the MoE layer of each block i, also
 /// "routing.<i>.logits" [T, E] and "routing.<i>.combine" [T, E]. The latter is the weight of expert
 /// e's output in the output of token t: 0 where t is not routed to e or dropped, or e is pruned.
 /// Tokens are ordered by image.

@@ -86,7 +86,7 @@ struct RouterOptions {
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
   std::optional<uint64_t> evaluation_seed =
-      {};  ///< Draws noise without a generator too, see set_first_sample_index().
+      {};  ///< Draws noise without a generator too, see set_first_token_index().
   std::optional<double> evaluation_capacity_factor =
       {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
   bool gate_noise = true;  ///< False: noise selects only, gates are of the logits without it (token

@@ -27,12 +27,12 @@ void check_device(const std::string& device);
 /// a product of its own.
 constexpr const char* kGroupedMm = "grouped_mm";
 
-/// Returns the parts of the operators on a GPU that the environment variable MOESAIC_CUDA_OFF=a,b
-/// can turn off: kGroupedMm, and operators, which the CPU then computes on copies.
+/// Returns the features on a GPU that the environment variable MOESAIC_CUDA_OFF=a,b can turn off:
+/// kGroupedMm, and operators, which the CPU then computes on copies.
 const std::vector<std::string>& cuda_features();
 
-/// Returns the parts that MOESAIC_CUDA_OFF names. The variable is read at every call, so that one
-/// program can compare. Throws Error (usage) for an unknown part.
+/// Returns the features that MOESAIC_CUDA_OFF names. The variable is read at every call, so that
+/// one program can compare. Throws Error (usage) for an unknown one.
 std::vector<std::string> disabled_cuda_features();
 /// Returns whether MOESAIC_CUDA_OFF names the part.
 bool is_cuda_feature_disabled(std::string_view part);

@@ -14,7 +14,7 @@ namespace moesaic {
 
 /// What a launcher (torchrun, mpirun, srun) sets for a process.
 struct Launch {
-  int64_t rank = 0;              ///< Number of this process, 0 to size - 1.
+  int64_t rank = 0;              ///< Number of this process, 0 to world_size - 1.
   int64_t world_size = 1;        ///< Number of processes, W.
   int64_t local_rank = 0;        ///< Number of this process on its machine, which chooses its GPU.
   int64_t local_world_size = 1;  ///< Number of processes on this machine; 1 where unknown.

@@ -14,7 +14,7 @@ namespace moesaic {
 struct DeviceCase {
   std::string name;
   double tolerance = 0;
-  /// Parts of cuda_features() to turn off where it disagrees, in this order.
+  /// Those of cuda_features() to turn off where it disagrees, in this order.
   std::vector<std::string> cuda_features;
   /// Computes on a device, from the same inputs at every call; `exact` computes in float64 what
   /// does not decide about indices.
@@ -29,7 +29,7 @@ struct Agreement {
   double difference = 0;
   double tolerance = 0;
   std::string error;  ///< What was thrown instead.
-  /// Parts that were turned off before the case agreed.
+  /// Features turned off before the case agreed.
   std::vector<std::string> disabled_features;
 
   /// Returns whether the difference is within the tolerance.
@@ -41,7 +41,7 @@ struct Agreement {
 /// Runs a case on the device and, exactly, on the CPU.
 Agreement compare_devices(const DeviceCase& item, at::Device device);
 
-/// Compares every case in turn. Where one disagrees, its parts are turned off for this process
+/// Compares every case in turn. Where one disagrees, its features are turned off for this process
 /// (MOESAIC_CUDA_OFF) until it agrees, and on again if that does not help; later cases run with
 /// what is off.
 std::vector<Agreement> disable_failing_features(const std::vector<DeviceCase>& cases,

@@ -330,7 +330,7 @@ Metrics real_label_metrics(const LabelLists& labels, const std::vector<std::stri
                            const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
-/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
+/// `evaluate.proceed` ends it early, evaluation.is_complete is false and the rest invalid. Throws
 /// Error (usage) where the data does not have the split, with those that it has, or does not fit
 /// the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);

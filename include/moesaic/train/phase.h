@@ -121,7 +121,7 @@ struct PhaseContext {
 struct StepMemory {
   double gradients = 0.0;         ///< Bytes of the gradients.
   double optimizer = 0.0;         ///< Bytes of the optimizer state.
-  int64_t num_micro_batches = 1;  ///< Number of parts that a batch is split into.
+  int64_t num_micro_batches = 1;  ///< Number of micro-batches of a batch.
   std::string by = {};            ///< Names of the update rules, for messages.
 };
 

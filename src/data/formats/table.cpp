@@ -60,7 +60,8 @@ struct TableSettings {
 };
 void describe(auto& f, TableSettings& c) {
   f("table", c.table,
-    "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are");
+    "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are; "
+    "null: refused");
 }
 
 const TableConfig& table_of(const DatasetSpec& spec) {

@@ -36,7 +36,7 @@ void describe(auto& f, TableConfig& c) {
   f("targets", c.targets, "columns or tensors that are real-valued targets; empty: none");
   f("label", c.label,
     "column of the names of classes, or one-dimensional integer tensor of their numbers, instead "
-    "of targets");
+    "of targets; empty: none");
   f("width", c.width, "required number of inputs of a row; 0: any", between(0, 1048576));
 }
 ConfigProblem config_problem(const TableConfig& config) {

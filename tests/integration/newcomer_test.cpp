@@ -231,6 +231,9 @@ TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
   ASSERT_EQ(verbs.size(), 14U);
   EXPECT_EQ(verbs[0] + " " + verbs[1] + " " + verbs[2], "train eval predict");
   EXPECT_NE(root.find("\nExit codes: 0 done, 1 failed, 2 wrong use, "), std::string::npos) << root;
+  EXPECT_NE(root.find("\nExample: moesaic train models/vmoe/recipes/smoke.json --out "),
+            std::string::npos)
+      << root;
   for (const std::string& name : verbs_in(run_program({"data", "--help"}).out)) {
     verbs.push_back("data " + name);
   }

@@ -42,9 +42,10 @@ Names verbs_of(const CLI::App& app) {
   return names;
 }
 
-std::string message(const char* kind, const std::string& word, const Names& known) {
+std::string message(const char* kind, const std::string& word, const Names& known,
+                    const std::string& note = "") {
   const std::string hint = did_you_mean(word, known);
-  return fmt::format("unknown {} '{}'{}{}", kind, word, hint.empty() ? "" : "; ", hint);
+  return fmt::format("unknown {} '{}'{}{}{}", kind, word, note, hint.empty() ? "" : "; ", hint);
 }
 
 /// A value for which `check` throws no Error.
@@ -140,9 +141,9 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
       const CLI::Option* option = app->get_option_no_throw(name);
       if (option == nullptr) {
         const bool setting = app->get_name() == "train" && name.starts_with("--");
-        return message("option", name, options_of(*app)) +
-               (setting
-                    ? fmt::format("; settings of a recipe have no dashes: {}=VALUE", name.substr(2))
+        return message(
+            "option", name, options_of(*app),
+            setting ? fmt::format("; settings of a recipe have no dashes: {}=VALUE", name.substr(2))
                     : "");
       }
       if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // Its value.
@@ -230,7 +231,8 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
   }
   std::stringstream text;
   CLI::detail::format_help(text, make_option_name(option, false) + " " + option->get_type_name(),
-                           "same as the positional " + option->get_name(true), get_column_width());
+                           "another name of the positional " + option->get_name(true),
+                           get_column_width());
   return text.str();
 }
 

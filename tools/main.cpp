@@ -44,7 +44,7 @@ int run(int given, const char* const* arguments) {
   }
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 wrong use, 4 ended by a second signal, 128 + n stopped by "
-      "signal n.");
+      "signal n.\n\nExample: moesaic train models/vmoe/recipes/smoke.json --out checkpoints/mine");
   const auto words = tools::without_help_verb(app, given, arguments);
   const int argc = static_cast<int>(words.size());
   const char* const* argv = words.data();

@@ -212,9 +212,10 @@ void add_predict(CLI::App& app, int& exit_code) {
   CLI::Option* csv =
       verb->add_flag("--csv", arguments->csv, "print lines of file, rank, class and probability");
   json->excludes(csv);
-  CLI::Option* input = add_text(*verb, "--input", arguments->input, "FILE",
-                                "safetensors file with 'images' [batch, C, H, W] float32, "
-                                "normalised, instead of image files");
+  CLI::Option* input =
+      add_text(*verb, "--input", arguments->input, "FILE",
+               "safetensors file with 'images' [batch, channels, height, width] float32, "
+               "normalised, instead of image files");
   CLI::Option* output = add_text(*verb, "--output", arguments->output, "FILE",
                                  "new safetensors file for 'logits' and 'pre_logits'");
   input->needs(output);

@@ -280,7 +280,8 @@ struct SquaredObjectiveConfig {
   std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
 };
 void describe(auto& f, SquaredObjectiveConfig& c) {
-  f("aux_losses", c.aux_losses, "weights of auxiliary losses, as those of softmax", at_least(0.0));
+  f("aux_losses", c.aux_losses, "weights of auxiliary losses, as those of softmax; empty: none",
+    at_least(0.0));
 }
 ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
   return aux_losses_problem(config.aux_losses);

@@ -152,7 +152,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
             std::string::npos)
       << idle.err;
   expect_one_line_error(train({"--seed", "3"}), 2,
-                        "settings of a recipe have no dashes: seed=VALUE");
+                        "unknown option '--seed'; settings of a recipe have no dashes: seed=VALUE");
   const auto missing = train({"init=runs/nope", "--dry-run"});
   EXPECT_EQ(missing.exit_code, 0);
   EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
@@ -195,8 +195,9 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   const std::string prune = run_program({"prune", "--help"}).out;
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
   EXPECT_NE(prune.find("\n  checkpoint CHECKPOINT REQUIRED\n"), std::string::npos) << prune;
-  EXPECT_NE(prune.find("\n  --finetuned CHECKPOINT      same as the positional checkpoint\n"),
-            std::string::npos)
+  EXPECT_NE(
+      prune.find("\n  --finetuned CHECKPOINT      another name of the positional checkpoint\n"),
+      std::string::npos)
       << prune;
   EXPECT_NE(prune.find("\n  --exclude-blocks BLOCKS ... blocks that"), std::string::npos) << prune;
   EXPECT_EQ(prune.find("\n\n\n"), std::string::npos) << prune;
@@ -230,6 +231,9 @@ TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
   ASSERT_EQ(verbs.size(), 14U);
   EXPECT_EQ(verbs[0] + " " + verbs[1] + " " + verbs[2], "train eval predict");
   EXPECT_NE(root.find("\nExit codes: 0 done, 1 failed, 2 wrong use, "), std::string::npos) << root;
+  EXPECT_NE(root.find("\nExample: moesaic train models/vmoe/recipes/smoke.json --out "),
+            std::string::npos)
+      << root;
   for (const std::string& name : verbs_in(run_program({"data", "--help"}).out)) {
     verbs.push_back("data " + name);
   }

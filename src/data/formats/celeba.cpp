@@ -55,7 +55,7 @@ void describe(auto& f, CelebaSettings& c) {
   f("attribute", c.attribute, "attribute that is the label, e.g. Smiling; empty: none");
   f("attributes", c.attributes,
     "attributes whose combinations are the labels (first attribute: highest bit), instead of "
-    "attribute");
+    "attribute; empty: none");
   f("spurious", c.spurious,
     "spurious correlation: only images with exactly one of two more attributes, which is "
     "correlated with the label in the train split; classes are equally frequent; 'num_images' sets "

@@ -41,13 +41,14 @@ void describe(auto& f, ShardsSettings& c) {
     "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
     "image extension) with their classes, by number or name, in 0001.cls");
   f("shards_file", c.shards_file,
-    "file beside the shards that lists them instead of shards, such as _info.json of timm's data");
+    "file beside the shards that lists them instead of shards, such as _info.json of timm's data; "
+    "empty: none");
   f("splits", c.splits,
     "names in shards_file of train, validation and test; by default those themselves");
   f("classes_file", c.classes_file,
-    "file beside the shards with a class name per line, instead of classes");
-  f("num_classes", c.num_classes, "number of classes without names, instead of classes",
-    at_least(0));
+    "file beside the shards with a class name per line, instead of classes; empty: none");
+  f("num_classes", c.num_classes,
+    "number of classes without names, instead of classes; 0: as named", at_least(0));
   f("max_cache_bytes", c.max_cache_bytes,
     "limit in bytes of the shards that training keeps of those fetched: the least recently used "
     "ones are removed, except for open ones (128 per process at most); 0: none",

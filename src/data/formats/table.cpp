@@ -31,10 +31,12 @@ void describe(auto& f, TableConfig& c) {
   f("has_header", c.has_header,
     "names of columns in the first row of a CSV file; false: columns are named 1, 2, ...");
   f("inputs", c.inputs,
-    "columns or tensors ([N] or [N, d]) that are the inputs, in this order; empty: all others");
+    "columns, or tensors of one or two dimensions, that are the inputs, in this order; empty: all "
+    "others");
   f("targets", c.targets, "columns or tensors that are real-valued targets; empty: none");
   f("label", c.label,
-    "column of the names of classes, or integer tensor [N] of their numbers, instead of targets");
+    "column of the names of classes, or one-dimensional integer tensor of their numbers, instead "
+    "of targets; empty: none");
   f("width", c.width, "required number of inputs of a row; 0: any", between(0, 1048576));
 }
 ConfigProblem config_problem(const TableConfig& config) {
@@ -58,7 +60,8 @@ struct TableSettings {
 };
 void describe(auto& f, TableSettings& c) {
   f("table", c.table,
-    "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are");
+    "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are; "
+    "null: refused");
 }
 
 const TableConfig& table_of(const DatasetSpec& spec) {

@@ -103,8 +103,8 @@ void add_up(const TokenTile& tile, const TokenTiles& tiles, const RoutedMlpArgum
   });
 }
 
-/// Rows of a tile.
-int64_t lot_rows(int64_t bytes_per_row, int64_t experts, int64_t rows) {
+/// Returns the largest number of rows of a tile.
+int64_t tile_rows(int64_t bytes_per_row, int64_t experts, int64_t rows) {
   const int64_t limit = std::min(std::max(kBufferBytes / bytes_per_row, experts), rows);
   const int64_t tiles = (rows + limit - 1) / std::max<int64_t>(limit, 1);
   return tiles > 1 ? std::min(limit, std::max(rows / tiles + rows / tiles / 16, experts)) : limit;
@@ -129,7 +129,7 @@ Tensor run(const MlpLayer<Scalar, Weight>& layer, const RoutedMlpArguments& in) 
   const int64_t copies = layer.kIsQuantised ? 1 : 0;  // Rows as bytes.
   const auto bytes = static_cast<int64_t>((sizeof(Scalar) + copies) * (width + layer.stretch()) +
                                           sizeof(Sum) * width);
-  const int64_t limit = lot_rows(bytes, layer.experts(), in.token.size(0));
+  const int64_t limit = tile_rows(bytes, layer.experts(), in.token.size(0));
   const auto options = in.x.options();
   const Tensor rows = at::empty({limit, width}, options);
   const Tensor active = at::empty({limit, layer.stretch()}, options);

@@ -431,7 +431,7 @@ class GatedSigns final : public GatedPhase {
 [[maybe_unused]] const bool kGatedPhases =
     add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
                              "stochastic gradient descent of a gated mixture on "
-                             "fresh batches by L4, L_log or the squared loss",
+                             "fresh batches by the l4, l_log or squared loss",
                              plan_sgd) &&
     add_phase_kind<GatedEm>("gated_em", GatedEmConfig{},
                             "expectation-maximisation of a gated mixture on a fixed set of samples",
@@ -443,7 +443,8 @@ class GatedSigns final : public GatedPhase {
                             }) &&
     add_phase_kind<GatedSigns>(
         "gated_signs", GatedSignsConfig{},
-        "one step from the minimisers of L4 to the regressors of a gated mixture, with their signs",
+        "one step from the minimisers of the l4 loss to the regressors of a gated mixture, with "
+        "their signs",
         [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
            const Dataset& data) {
           plan_gated(plan, locations, model, data,

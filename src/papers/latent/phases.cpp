@@ -50,12 +50,16 @@ struct SphericalSgdConfig {
   int64_t chunk_size = 4096;
 };
 void describe(auto& f, SphericalSgdConfig& c) {
-  f("lr", c.lr, "learning rate (eta); a neuron moves by eta / J", above(0.0));
+  f("lr", c.lr,
+    "learning rate (eta), divided by the number of neurons per expert in the step of a neuron",
+    above(0.0));
   f("routing", c.routing,
-    "routing rule of the phase: top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the "
+    "routing rule of the phase: top1, as in phase I, or adaptive, as in phase III (see the "
     "model's)",
     one_of({nn::kTopOne, nn::kEveryAboveZero}));
-  f("restart", c.restart, "new random first layers and a = +-1 before the first step (phase III)");
+  f("restart", c.restart,
+    "new random first layers, and second layers of random signs, before the first step (phase "
+    "III)");
   f("num_experts", c.num_experts,
     "number of experts (M) after a restart, which take the router's rows of the former experts in "
     "turn; 0: as before",
@@ -64,8 +68,8 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "number of neurons per expert (J) after a restart, with new biases; 0: as before",
     between(0, 1048576));
   f("router", c.router,
-    "router before the first step: as_it_is: unchanged; ideal: expert m gets the mean direction of "
-    "cluster m mod C minus the mean of the other clusters",
+    "router before the first step: as_it_is: unchanged; ideal: experts get, in turn, the mean "
+    "direction of a cluster minus the mean of the other clusters",
     one_of({kAsItIs, kIdeal}));
   f("until_local", c.until_local,
     "alignment at which the phase ends: the largest with each cluster's task, averaged over "
@@ -237,12 +241,12 @@ struct RouterAscentConfig {
 };
 void describe(auto& f, RouterAscentConfig& c) {
   f("lr", c.lr,
-    "learning rate (eta); outputs of J random neurons are of order 1 / sqrt(J), so that equal "
-    "steps at another J take an eta in proportion to sqrt(J)",
+    "learning rate (eta); steps are equal if the rate is proportional to the square root of the "
+    "number of random neurons",
     above(0.0));
   f("batch_size", c.batch_size,
-    "number of new samples per step (n); a signal needs 10 d to 20 d in each of 300 steps, "
-    "thousands of d in a single one (T_2 = 1)",
+    "number of new samples per step (n); a signal needs 10 to 20 times the input dimension in each "
+    "of 300 steps, thousands of times in a single step",
     between(1, 1048576));
 }
 

@@ -19,7 +19,8 @@ struct RidgeConfig {
   int64_t num_held_out = 8192, chunk_size = 4096;
 };
 void describe(auto& f, RidgeConfig& c) {
-  f("bias", c.bias, "range of the new biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
+  f("bias", c.bias, "half width (C_b) of the uniform distribution of the new biases around 0",
+    between(0.0, 1e3));
   f("flip", c.flip, "random sign flips of the first layers of ReLU neurons (appendix A.3)");
   f("lambdas", c.lambdas,
     "candidate weights of the squared norm, relative to the mean square of a neuron's feature",

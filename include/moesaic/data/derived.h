@@ -56,7 +56,8 @@ void describe(auto& f, MosaicConfig& c) {
     required, not_empty);
   f("others", c.others, "classes of the images that do not decide; empty: all other classes");
   f("grid", c.grid, "images per row and per column of a mosaic", between(1, 256));
-  f("tile", c.tile, "size that images are resized to for their tile; null: their own size",
+  f("tile", c.tile,
+    "size in pixels that images are resized to for their tile; null: their own size",
     between(1, 4096));
   f("num_train", c.num_train, "number of images in an epoch of the endless training split",
     at_least(1), renamed_from("train"));

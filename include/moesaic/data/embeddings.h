@@ -26,9 +26,9 @@ struct SplitFiles {
   }
 };
 void describe(auto& f, SplitFiles& c) {
-  f("train", c.train, "file of the train split");
-  f("test", c.test, "file of the test split");
-  f("file", c.file, "one file to split at random, instead of train and test");
+  f("train", c.train, "file of the train split; empty: a part of 'file'");
+  f("test", c.test, "file of the test split; empty: a part of 'file'");
+  f("file", c.file, "one file to split at random, instead of train and test; empty: none");
   f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
     between(0.0001, 0.9999));
   f("seed", c.seed, "seed of the random split of 'file'", at_least(0));

@@ -92,7 +92,7 @@ struct GeneratedSettings {
 };
 template <class Fields, class Config>
 void describe(Fields& f, GeneratedSettings<Config>& c) {
-  f(Config::kKey, c.data, "settings of the generator, which replaces files");
+  f(Config::kKey, c.data, "settings of the generator, which replaces files; null: refused");
 }
 
 /// Checks a description of generated data that has its settings, if `given`.

@@ -136,8 +136,9 @@ void describe(auto& f, DatasetSpec& c) {
     "dataset from which this one is derived by keep_classes, first, rotate, mosaic or backdrop; a "
     "path may be relative to this description");
   f("keep_classes", c.keep_classes,
-    "classes of a subset of the base, in the order of the new labels");
-  f("first", c.first, "number of images per split of a subset of the base: the first ones",
+    "classes of a subset of the base, in the order of the new labels; empty: all");
+  f("first", c.first,
+    "number of images per split of a subset of the base: the first ones; missing splits: all",
     at_least(1));
   f("rotate", c.rotate,
     "task of telling rotated images of the base from unrotated ones; the base's classes become "

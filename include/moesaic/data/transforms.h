@@ -126,7 +126,8 @@ struct AugmentConfig {
 
 void describe(auto& f, AugmentConfig& c) {
   f("flip", c.flip, "horizontal flip with probability 1/2", common);
-  f("shift", c.shift, "largest random shift in pixels, horizontally and vertically", at_least(0));
+  f("shift", c.shift, "largest random shift in pixels, horizontally and vertically; 0: none",
+    at_least(0));
   f("crop", c.crop, "random resized crop; {}: its defaults; null: none", common);
   f("rand_augment", c.rand_augment, "settings of RandAugment; {}: V-MoE's light1; null: none");
   f("blur", c.blur,

@@ -31,13 +31,8 @@ ExpertWeights round_experts_to_int8(const ExpertWeights& weights);
 /// Hidden units of a block, which has its own scale in int8.
 inline constexpr int64_t kInt8BlockSize = 768;
 
-<<<<<<< HEAD
 /// Packs round_experts_to_int8() for routed_mlp() of float32 tokens on this CPU. A row x of
-/// either layer is rounded to s u with s = max |x| / 127, per piece of kInt8BlockSize hidden units
-=======
-/// Packs round_experts_to_bfloat16() for routed_mlp() of float32 tokens on this CPU. A row x of
 /// either layer is rounded to s u with s = max |x| / 127, per block of kInt8BlockSize hidden units
->>>>>>> r11-p2
 /// in the second layer: a token's result depends on no other. Sums are exact integers; biases,
 /// activations and gates are float32. Without gradients.
 ///

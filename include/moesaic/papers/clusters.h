@@ -132,19 +132,21 @@ struct ClusterMixtureConfig {
   int64_t seed = 1;
 };
 void describe(auto& f, ClusterMixtureConfig& c) {
-  f("num_clusters", c.num_clusters,
-    "number of clusters (K), each with a signal v_k and a centre c_k", between(2, kMaxClusters),
-    renamed_from("clusters"));
+  f("num_clusters", c.num_clusters, "number of clusters (K), each with a signal and a centre",
+    between(2, kMaxClusters), renamed_from("clusters"));
   f("num_patches", c.num_patches,
     "number of patches per input (P): a signal, a centre, another cluster's signal, noise",
     between(3, 4096), renamed_from("patches"));
-  f("width", c.width, "patch dimension (d), in which the 2 K signals and centres are orthogonal",
+  f("width", c.width,
+    "patch dimension (d), in which the signals and centres of all clusters are orthogonal",
     between(4, 65536));
   f("alpha", c.alpha, "range of the signal's strength", between(kMinNumber, kMaxNumber));
   f("beta", c.beta, "range of the centre's strength", between(kMinNumber, kMaxNumber));
   f("gamma", c.gamma, "range of the other cluster's signal's strength",
     between(kMinNumber, kMaxNumber));
-  f("noise", c.noise, "noise level sigma_p: elements of a noise patch have variance sigma_p^2 / d",
+  f("noise", c.noise,
+    "noise level (sigma_p), whose square divided by the patch dimension is the variance of a noise "
+    "patch's elements",
     between(0.0, kMaxNumber));
   f("scale", c.scale, "factor on every element of the finished inputs",
     between(kMinNumber, kMaxNumber));
@@ -257,7 +259,8 @@ void describe(auto& f, ClusterMoEConfig& c) {
   f("init", c.init, "distribution of the initial filters; the router starts at 0",
     one_of({"uniform", "normal"}));
   f("init_scale", c.init_scale,
-    "scale of the initial filters; uniform: +- init_scale / sqrt(d); normal: standard deviation",
+    "scale of the initial filters; uniform: half width of the distribution around 0, times the "
+    "square root of the patch dimension; normal: standard deviation",
     between(1e-12, 1e6));
   f("bias", c.bias, "presence of a bias in each filter");
   f("scalar", c.scalar,

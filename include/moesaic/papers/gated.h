@@ -143,17 +143,20 @@ struct GatedMixtureConfig {
 void describe(auto& f, GatedMixtureConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("num_experts", c.num_experts,
-    "number of experts (k), each with a regressor a_i; all but the last have gates w_i",
-    between(1, 1024), renamed_from("experts"));
-  f("link", c.link, "link function g: an output is g(<a_i, x>) and noise",
+    "number of experts (k), each with a regressor; all but the last have gates", between(1, 1024),
+    renamed_from("experts"));
+  f("link", c.link,
+    "link function (g) from the product of the input and a regressor to an output without noise",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
   f("noise", c.noise, "standard deviation of the noise (sigma)", between(0.0, 1e3));
   f("regressors", c.regressors,
-    "kind of the regressors, unit vectors: e_1 to e_k, random orthogonal ones, or random ones, "
+    "kind of the regressors, unit vectors: the first axes of the input space, random orthogonal "
+    "ones, or random ones, "
     "which are not orthogonal",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gates", c.gates,
-    "kind of the gates, vectors of norm gate_norm: along e_k+1 to e_2k-1, random ones orthogonal "
+    "kind of the gates, vectors of norm gate_norm: along the axes after those of the regressors, "
+    "random ones orthogonal "
     "to each other and to the regressors, or random ones",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gate_norm", c.gate_norm, "norm of every gate", between(0.0, 1e3));
@@ -198,13 +201,16 @@ void describe(auto& f, GatedMoEConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("num_experts", c.num_experts, "number of experts (k)", between(1, 1024),
     renamed_from("experts"));
-  f("link", c.link, "link function g: expert i outputs g(<a_i, x>)",
+  f("link", c.link,
+    "link function (g) from the product of the input and an expert's regressor to the expert's "
+    "output",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
   f("noise", c.noise, "standard deviation (sigma) of the data's outputs, as assumed by losses",
     between(1e-6, 1e3));
-  f("regressors", c.regressors, "initial regressors a_i: random unit vectors, or e_i",
+  f("regressors", c.regressors,
+    "initial regressors: random unit vectors, or the axes of the input space",
     one_of({"random", "axes"}));
-  f("gates", c.gates, "initial gates w_i: 0, or random unit vectors", one_of({"zero", "random"}));
+  f("gates", c.gates, "initial gates: 0, or random unit vectors", one_of({"zero", "random"}));
   f("has_gate_biases", c.has_gate_biases,
     "biases of the gates (appendix A), which begin at 0 and are trained with them");
 }

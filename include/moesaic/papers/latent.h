@@ -98,26 +98,28 @@ struct LatentClustersConfig {
 void describe(auto& f, LatentClustersConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("num_clusters", c.num_clusters,
-    "number of clusters (C); each cluster c has a mean rho v_c, its own task and a sign s_c",
-    between(2, 1024), renamed_from("clusters"));
+    "number of clusters (C), each with a mean, a task of its own and a sign", between(2, 1024),
+    renamed_from("clusters"));
   f("rho", c.rho, "norm of the cluster means", between(1e-6, 1e3));
   f("noise", c.noise,
     "standard deviation (zeta) of the noise on training targets; test targets have none, so that "
     "the test error is that of the learned function",
     between(0.0, 1e3));
   f("local", c.local,
-    "coefficients of He_i / sqrt(i!) of the clusters' own tasks f_c, i = 0, 1, ...; fewer lists "
-    "than clusters repeat",
+    "coefficients of the normalized Hermite polynomials, by degree from 0, of the clusters' own "
+    "tasks; fewer lists than clusters repeat",
     not_empty);
   f("global", c.global,
-    "coefficients of He_i / sqrt(i!) of the task g that all clusters share, with their signs s_c",
+    "coefficients of the normalized Hermite polynomials, by degree from 0, of the task that all "
+    "clusters share, each with its sign",
     not_empty);
   f("signs", c.signs,
     "signs (s_c) of the shared task, one per cluster; empty: +1 and -1 in turn, of an odd number "
     "of clusters +1, -1/2, -1/2 at the end, whose sum is 0",
     between(-1e3, 1e3));
   f("directions", c.directions,
-    "kind of w_1 to w_C, w_g and v_1 to v_C: random unit vectors, made orthogonal by Gram-Schmidt "
+    "kind of the directions of means and tasks: random unit vectors, made orthogonal by "
+    "Gram-Schmidt "
     "or unchanged",
     one_of({"orthogonal", "random"}));
   f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
@@ -172,7 +174,8 @@ void describe(auto& f, LatentMoEConfig& c) {
     one_of({"relu", "hermite"}));
   f("min_degree", c.min_degree, "lowest degree (k*) of the hermite activation", between(1, 16));
   f("max_degree", c.max_degree, "highest degree (p*) of the hermite activation", between(1, 16));
-  f("bias", c.bias, "range of the initial biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
+  f("bias", c.bias, "half width (C_b) of the uniform distribution of the initial biases around 0",
+    between(0.0, 1e3));
   f("routing", c.routing,
     "routing rule outside of the algorithm's phases, which choose their own: top1: the expert of "
     "the largest logit, weighted with its softmax, ties at random; adaptive: every expert whose "

@@ -201,13 +201,13 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("num_sets", c.num_sets, "number of sets of patterns that do not determine the class (p)",
     between(3, 65536), renamed_from("sets"));
   f("threshold", c.threshold,
-    "threshold l*: l* - 1 of an example's other patches are closer to the same one of o1 and o2, "
-    "drawn at random",
+    "threshold (l*), one more than the number of an example's other patches that are closer to the "
+    "same one of the two class-deciding patterns, drawn at random",
     between(1, 65536));
-  f("delta_d", c.delta_d, "inner product <o1, o2> of the two patterns that determine the class",
-    above(-1.0), below(1.0));
+  f("delta_d", c.delta_d, "inner product of the two patterns that determine the class", above(-1.0),
+    below(1.0));
   f("delta_r", c.delta_r,
-    "largest inner product |<o, q>| with a pattern q that does not determine the class",
+    "largest absolute inner product of a pattern that determines the class and one that does not",
     between(0.0, 1.0));
   f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
     at_least(1), renamed_from("train"));
@@ -286,13 +286,13 @@ void describe(auto& f, PMoEConfig& c) {
     between(1, 65536));
   f("patch_size", c.patch_size, "side of a patch in pixels, or [height, width]", between(1, 65536));
   f("num_classes", c.num_classes,
-    "number of classes; 2: one output f, whose sign is the class; more: one output per class",
+    "number of classes; 2: one output, whose sign is the class; more: one output per class",
     between(2, 4096), renamed_from("classes"));
   f("num_experts", c.num_experts, "number of experts (k)", between(1, 4096), common,
     renamed_from("experts"));
-  f("hidden", c.hidden, "number of neurons per expert (m / k)", between(1, 65536), common);
+  f("hidden", c.hidden, "number of neurons per expert", between(1, 65536), common);
   f("divisor", c.divisor,
-    "divisor of an expert's sum: the selected patches l (eq. 1) or all n patches",
+    "divisor of an expert's sum: the number of selected patches (eq. 1) or of all patches",
     one_of({"selected", "patches"}));
   f("output", c.output,
     "fixed output weights: normal, or by_class: each expert adds to its class, with two classes "
@@ -358,7 +358,8 @@ void describe(auto& f, WrnMixtureConfig& c) {
   f("num_experts", c.num_experts,
     "number of experts (k), among which the last group's channels are divided", between(1, 4096),
     common, renamed_from("experts"));
-  f("patch_size", c.patch_size, "side of a patch of the feature map", between(1, 1024), common);
+  f("patch_size", c.patch_size, "side of a patch, in pixels of the feature map", between(1, 1024),
+    common);
   f("kernel", c.kernel, "kernel size of an expert's convolution, an odd number", between(1, 15));
   f("router", c.router, "router of each expert");
 }

@@ -70,12 +70,12 @@ struct ParallelConfig {
 };
 void describe(auto& f, ParallelConfig& c) {
   f("data", c.data,
-    "number D of replicas of the experts, where D x K is the number of processes; 0: that number / "
-    "K",
+    "number of replicas of the experts, which times 'experts' is the number of processes; 0: "
+    "number of processes divided by 'experts'",
     between(0, 1 << 20));
   f("experts", c.experts,
-    "number K of processes that shard a replica's experts; each of the D x K processes takes an "
-    "equal part of every batch",
+    "number of processes that shard a replica's experts; each process of the run takes an equal "
+    "part of every batch",
     between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
     "sharding of the optimizer state, except that of experts, over the processes (ZeRO-1)");

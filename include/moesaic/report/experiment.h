@@ -106,7 +106,7 @@ void describe(auto& f, SamplesConfig& c) {
   f("num_columns", c.num_columns, "number of images per row of the figure", between(1, 100),
     renamed_from("columns"));
   f("seed", c.seed, "seed of the augmentation");
-  f("quick", c.quick, "settings of --scale quick, by dotted name");
+  f("quick", c.quick, "settings of --scale quick, by dotted name; null: none");
 }
 ConfigProblem config_problem(const SamplesConfig& config);
 

@@ -240,11 +240,11 @@ void describe(auto& f, RatioConfig& c) {
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
   f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
   f("level", c.level,
-    "metric value at which the x of the two curves are divided; null: the rows' metrics are "
+    "metric value at which the sizes of the two curves are divided; null: the rows' metrics are "
     "divided",
     renamed_from("reaches"));
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
-  f("numerator", c.numerator, "row of the numerator, or a curve (rows are named by curve and x)",
+  f("numerator", c.numerator, "row of the numerator, or a curve (rows are named by curve and size)",
     required, not_empty, renamed_from("over"));
   f("denominator", c.denominator, "row of the denominator, or a curve, like numerator", required,
     not_empty, renamed_from("under"));

@@ -79,12 +79,14 @@ struct SweepConfig {
   }
 };
 void describe(auto& f, SweepConfig& c) {
-  f("keep", c.keep, "numbers of kept experts per layer of the trained network: a row for each",
+  f("keep", c.keep,
+    "numbers of kept experts per layer of the trained network: a row for each; empty: no pruning",
     not_empty, at_least(1));
-  f("exclude_blocks", c.exclude_blocks, "blocks that keep all experts, whatever keep says",
-    at_least(0), renamed_from("whole"));
+  f("exclude_blocks", c.exclude_blocks,
+    "blocks that keep all experts, whatever keep says; empty: none", at_least(0),
+    renamed_from("whole"));
   f("per_layer", c.per_layer,
-    "choices of different numbers of experts per layer, besides those of keep",
+    "choices of different numbers of experts per layer, besides those of keep; empty: none",
     renamed_from("by_layer"));
   f("criteria", c.criteria,
     "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with mean in "
@@ -167,7 +169,7 @@ struct RowConfig {
 };
 void describe(auto& f, RowConfig& c) {
   f("name", c.name, "name of the row; in a grid, its part of the rows' names", required, not_empty);
-  f("set", c.set, "settings of the run, by dotted name");
+  f("set", c.set, "settings of the run, by dotted name; null: none");
   f("num_runs", c.num_runs, "number of runs; null: the experiment's", at_least(1),
     renamed_from("runs"));
   f("phase_rows", c.phase_rows,
@@ -190,7 +192,7 @@ void describe(auto& f, SnapshotConfig& c) {
   f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
   f("best", c.best,
     "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
-    "for a loss, the largest for others");
+    "for a loss, the largest for others; empty: none");
   f("converged", c.converged,
     "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
     "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
@@ -211,11 +213,12 @@ struct PlotConfig {
 void describe(auto& f, PlotConfig& c) {
   f("kind", c.kind,
     "kind of the plot; points: rows with error bars; curves: snapshots with bands; heatmap: "
-    "tables; scatter: one metric over another; power: power-law fits over their x; lines, map: "
+    "tables; scatter: one metric over another; power: the power laws of 'fits'; lines, map: "
     "rows that differ in a size; stems: tables over their columns",
     required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map", "stems"}));
-  f("metrics", c.metrics, "metrics shown, one per panel; of a scatter plot x and y", required,
-    not_empty);
+  f("metrics", c.metrics,
+    "metrics shown, one per panel; of a scatter plot those of the horizontal and the vertical axis",
+    required, not_empty);
   f("rows", c.rows, "names of the rows shown; empty: all");
   f("series", c.series, "names of the curves of lines and map (rows are named by curve and size)");
   f("x", c.x, "sizes along the x axis of lines and map");
@@ -298,9 +301,10 @@ void describe(auto& f, RunsConfig& c) {
   f("max_steps", c.max_steps, "largest number of steps of a phase; 0: as configured", at_least(0));
   f("train", c.train, "recipe that rows change, or whose network is pruned to 'keep' experts",
     required);
-  f("set", c.set, "settings of every run, by dotted name, applied before those of its row");
-  f("rows", c.rows, "rows of the results, one configuration each");
-  f("grid", c.grid, "axes of a grid, each a list of points: a row per combination");
+  f("set", c.set,
+    "settings of every run, by dotted name, applied before those of its row; null: none");
+  f("rows", c.rows, "rows of the results, one configuration each; empty: those of the grid");
+  f("grid", c.grid, "axes of a grid, each a list of points: a row per combination; empty: no grid");
   describe(f, c.sweep);
   f("separator", c.separator, "separator between the names of a row's points");
   f("probes", c.probes, "probes measured at the end of a run");
@@ -310,13 +314,13 @@ void describe(auto& f, RunsConfig& c) {
     renamed_from("after"));
   f("snapshots", c.snapshots, "measurements made during training; null: none");
   f("plots", c.plots, "plots of the results, a figure each", not_empty);
-  f("fits", c.fits, "power laws fitted over rows, with their exponents");
-  f("ratios", c.ratios, "ratios of two rows or curves, added to the results as rows");
+  f("fits", c.fits, "power laws fitted over rows, with their exponents; empty: none");
+  f("ratios", c.ratios, "ratios of two rows or curves, added to the results as rows; empty: none");
   f("paper", c.paper,
     "values printed in the paper, by row and metric: a value, [value, std], the bound of a claim "
     "{\"at_most\": 1} or {\"at_least\": 90}, or for a table {\"rows\": lists, \"initial\": sums "
     "before training}");
-  f("quick", c.quick, "settings of --scale quick, by dotted name");
+  f("quick", c.quick, "settings of --scale quick, by dotted name; null: none");
 }
 ConfigProblem config_problem(const RunsConfig& config);
 

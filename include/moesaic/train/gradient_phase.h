@@ -76,19 +76,22 @@ void describe(auto& f, OptimizerConfig& c) {
     common);
   f("lr", c.lr, "peak learning rate", above(0.0), common);
   f("layer_decay", c.layer_decay,
-    "factor on the learning rate for each layer from a parameter to the head: block i of N, from "
-    "0, has layer_decay^(N - i) of it, the embedding layer_decay^(N + 1); 1: the same for all",
+    "factor on the learning rate for each layer below the head: the last block has layer_decay "
+    "times the head's, the block before layer_decay^2 times, and so on down to the embedding; 1: "
+    "the same for all",
     above(0.0), at_most(1.0));
-  f("momentum", c.momentum, "momentum of sgd: m = g + momentum m", at_least(0.0), below(1.0));
+  f("momentum", c.momentum,
+    "momentum of sgd: factor on the running sum of gradients before a new gradient is added",
+    at_least(0.0), below(1.0));
   f("betas", c.betas, "decay rates of the two moments of adam and adamw", at_least(0.0),
     below(1.0));
   f("eps", c.eps, "term added to the root of the second moment of adam and adamw", above(0.0));
   f("weight_decay", c.weight_decay,
-    "decoupled weight decay; a step also subtracts lr * weight_decay * parameter", at_least(0.0),
-    common);
+    "decoupled weight decay; a step also subtracts lr * weight_decay * parameter; 0: none",
+    at_least(0.0), common);
   f("l2", c.l2,
     "coupled weight decay: l2 * parameter is added to the gradient first, in normalized_sgd after "
-    "the normalization",
+    "the normalization; 0: none",
     at_least(0.0));
   f("expert_norm", c.expert_norm,
     "norm by which normalized_sgd divides an expert's gradients: their joint norm or the sum of "
@@ -98,7 +101,7 @@ void describe(auto& f, OptimizerConfig& c) {
     "parameters without weight decay: regular expressions searched in their names");
   f("weight_decays", c.weight_decays,
     "weight decay per pattern of parameter names, instead of weight_decay and no_decay; 0 where "
-    "none is found");
+    "none is found; empty: these two");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
 
@@ -117,7 +120,8 @@ void describe(auto& f, ScheduleConfig& c) {
     one_of({"cosine", "linear", "constant", "rsqrt"}), common);
   f("warmup_steps", c.warmup_steps, "length in steps of the linear warm-up from 0", at_least(0),
     common);
-  f("end", c.end, "fraction of the peak learning rate at the phase's end", between(0.0, 1.0));
+  f("end", c.end, "fraction of the peak learning rate at the phase's end; 0: down to 0",
+    between(0.0, 1.0));
   f("end_lr", c.end_lr, "learning rate at the phase's end; null: set by end", at_least(0.0));
   f("timescale", c.timescale,
     "number of steps of rsqrt after which 1 / sqrt(2) of the peak is left", at_least(1));
@@ -191,16 +195,17 @@ void describe(auto& f, GradientConfig& c) {
     "number of micro-batches of equal size per step, whose gradients are averaged",
     between(1, kMaxBatchSize));
   f("accumulate_order", c.accumulate_order,
-    "images of micro-batch i of n: consecutive ones of the batch, or as in V-MoE's trainer i, i + "
-    "n, i + 2n, ...",
+    "images of a micro-batch: consecutive ones of the batch or, as in V-MoE's trainer, ones whose "
+    "indices differ by the number of micro-batches (strided)",
     one_of({kConsecutive, kStrided}));
   f("optimizer", c.optimizer, "optimizer of the parameters");
-  f("optimizers", c.optimizers, "further optimizers for some of the parameters");
+  f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
     "conditions on a step's loss that end the phase before the step; a new smallest loss never "
     "does; null: none");
-  f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
+  f("gradient_scale", c.gradient_scale,
+    "factors on gradients by parameter, before clipping; empty: none");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);
   f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",

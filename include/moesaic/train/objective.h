@@ -135,11 +135,11 @@ struct ClassificationObjectiveConfig {
   std::optional<DistillConfig> distill = {};
 };
 void describe(auto& f, ClassificationObjectiveConfig& c) {
-  f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
+  f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes; 0: none",
     at_least(0.0), below(1.0));
   f("aux_losses", c.aux_losses,
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
-    "switch_balance_logit",
+    "switch_balance_logit; empty: none",
     at_least(0.0));
   f("distill", c.distill,
     "distillation from another network, such as the unpruned one; null: none");

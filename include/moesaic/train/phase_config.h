@@ -88,7 +88,7 @@ void describe(auto& f, PhaseConfig& c) {
     common, renamed_from("trains"));
   f("frozen", c.frozen,
     "parameters that are not updated, though their gradients count in the norm: regular "
-    "expressions searched in their names");
+    "expressions searched in their names; empty: none");
   f("preprocess", c.preprocess, "preprocessing of every image, in training and in evaluation");
   f("on_entry", c.on_entry, "changes to the network before the phase");
   f("evaluate", c.evaluate, "evaluation on the validation and test splits", common);

@@ -44,7 +44,7 @@ void describe(auto& f, RunConfig& c) {
     common);
   f("seed", c.seed, "seed of all random number generators", at_least(0), common);
   f("init", c.init, "checkpoint or run to start from; empty: a new network", common);
-  f("model", c.model, "network (moesaic list models); optional with init", common);
+  f("model", c.model, "network (moesaic list models); null: that of init", common);
   f("precision", c.precision,
     "dtype of matmuls, float32 or bfloat16; bfloat16 only where rounding does little harm: "
     "parameters, router, losses and optimizer stay float32",
@@ -62,10 +62,10 @@ void describe(auto& f, RunConfig& c) {
   f("num_loader_threads", c.num_loader_threads,
     "number of threads that make batches; results are bit-identical for any number",
     between(0, 1024), renamed_from("loader_threads"));
-  f("log_every", c.log_every, "interval between two lines of metrics", between(1, kMaxSteps),
-    common);
-  f("checkpoint_every", c.checkpoint_every, "interval between checkpoints; 0: only at phase ends",
-    between(0, kMaxSteps), common);
+  f("log_every", c.log_every, "interval in steps between two lines of metrics",
+    between(1, kMaxSteps), common);
+  f("checkpoint_every", c.checkpoint_every,
+    "interval in steps between checkpoints; 0: only at phase ends", between(0, kMaxSteps), common);
   f("num_checkpoints", c.num_checkpoints, "number of intermediate checkpoints kept", at_least(1),
     renamed_from("keep_checkpoints"));
   f("evaluate_every", c.evaluate_every,

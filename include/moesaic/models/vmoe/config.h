@@ -43,20 +43,22 @@ struct VMoERouterConfig : RoutingConfig {
 void describe(auto& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
-    "scale of the normal noise on logits, whose standard deviation is noise_std / E, where E is "
-    "the number of experts of an ensemble member",
+    "scale of the normal noise on logits: its standard deviation, times the number of experts of "
+    "an ensemble member; 0: no noise",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
     "use of the noise on logits: in training alone, in evaluation too (the same noise at every "
     "pass), or never, which also disables the load loss",
     one_of({kNoiseInTraining, kNoiseAlways, kNoiseNever}));
   f("importance_loss_weight", c.importance_loss_weight,
-    "weight of V-MoE's importance loss in training, unless a phase's aux_losses sets it",
+    "weight of V-MoE's importance loss in training, unless a phase's aux_losses sets it; 0: none",
     at_least(0.0));
   f("load_loss_weight", c.load_loss_weight,
-    "weight of V-MoE's load loss in training, unless a phase's aux_losses sets it", at_least(0.0));
+    "weight of V-MoE's load loss in training, unless a phase's aux_losses sets it; 0: none",
+    at_least(0.0));
   f("gshard_loss_weight", c.gshard_loss_weight,
-    "weight of GShard's loss in training, unless a phase's aux_losses sets it", at_least(0.0));
+    "weight of GShard's loss in training, unless a phase's aux_losses sets it; 0: none",
+    at_least(0.0));
   f("dispatcher", c.dispatcher, "dispatch of selected tokens to the experts");
 }
 
@@ -75,7 +77,8 @@ struct VMoEMoeConfig {
   std::map<std::string, std::vector<int64_t>> merged_into;
 };
 void describe(auto& f, VMoEMoeConfig& c) {
-  f("layers", c.layers, "blocks whose MLP is a mixture of experts, from 0",
+  f("layers", c.layers,
+    "numbers, from 0, of the blocks whose MLP is a mixture of experts; empty: none",
     between(0, kMaxLayers - 1));
   f("num_experts", c.num_experts, "number of experts per layer, of all ensemble members together",
     between(1, kMaxExperts));
@@ -154,10 +157,11 @@ void describe(auto& f, VMoEEncoderConfig& c) {
     "and MLP; null: none",
     between(-kMaxLayerScale, kMaxLayerScale));
   f("dropout_rate", c.dropout_rate,
-    "dropout rate in training of embedded tokens, attention outputs and hidden units of MLPs",
+    "dropout rate in training of embedded tokens, attention outputs and hidden units of MLPs; 0: "
+    "none",
     at_least(0.0), below(1.0));
   f("attention_dropout_rate", c.attention_dropout_rate,
-    "dropout rate in training of attention weights", at_least(0.0), below(1.0));
+    "dropout rate in training of attention weights; 0: none", at_least(0.0), below(1.0));
   f("drop_path_rate", c.drop_path_rate,
     "stochastic depth in training: probability that an image skips the last block's attention, or "
     "its MLP; it grows linearly from 0 in the first block",
@@ -268,7 +272,7 @@ void describe(auto& f, VMoEConfig& c) {
   f("class_token", c.class_token,
     "learned token before the patches; null: where the classifier takes it");
   f("num_registers", c.num_registers,
-    "number of registers, learned tokens behind the class token without a position",
+    "number of registers, learned tokens behind the class token without a position; 0: none",
     between(0, kMaxLayers));
   f("norm_after_pooling", c.norm_after_pooling,
     "layer normalization of the pooled token instead of all tokens before");

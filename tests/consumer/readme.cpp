@@ -7,10 +7,7 @@ int main() {
       moesaic::nn::MoELayerOptions{.width = 16, .hidden = 32, .num_experts = 8});
   torch::optim::Adam optimizer(layer->parameters(), 1e-2);
   const torch::Tensor x = torch::randn({256, 16});  // [tokens, width]
-  for (int step = 0; step < 200; ++step) {
-    optimizer.zero_grad();
-    (layer->forward(x).y_Td - x).square().mean().backward();
-    optimizer.step();
-  }
+  (layer->forward(x).y_Td - x).square().mean().backward();
+  optimizer.step();
   layer->keep_experts({0, 1, 2, 3});
 }

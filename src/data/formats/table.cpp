@@ -31,7 +31,7 @@ void describe(auto& f, TableConfig& c) {
   f("has_header", c.has_header,
     "names of columns in the first row of a CSV file; false: columns are named 1, 2, ...");
   f("inputs", c.inputs,
-    "columns, or tensors of one or two dimensions, that are the inputs, in this order; empty: all "
+    "columns or tensors of one or two dimensions that are the inputs, in this order; empty: all "
     "others");
   f("targets", c.targets, "columns or tensors that are real-valued targets; empty: none");
   f("label", c.label,

@@ -27,7 +27,6 @@ PLACEHOLDERS = {"KEY": "phases.optimizer", "NAME": "quickstart", "RECIPE": "mode
 COMPLETED = {  # what a page names a part of, and what is added to run it
     "moesaic bench": "checkpoints/small --batch-sizes 1 --seconds 0",
     "moesaic bench checkpoints/small": "--batch-sizes 1 --seconds 0",
-    "moesaic compare": "before after --rows keep4/random",
     "moesaic data fetch": "fashion-mnist",
     "moesaic eval": "checkpoints/smoke",
     "moesaic import": "--help",

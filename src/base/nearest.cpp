@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <set>
 
 #include "moesaic/base/text.h"
@@ -230,13 +229,11 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
 }
 
 int64_t nearest_divisor(int64_t number, int64_t wanted) {
-  int64_t best = 1;
-  for (int64_t divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
-      best = divisor;
-    }
+  for (int64_t distance = 0; distance < wanted; ++distance) {
+    if (number % (wanted - distance) == 0) return wanted - distance;
+    if (number % (wanted + distance) == 0) return wanted + distance;
   }
-  return best;
+  return 1;
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {

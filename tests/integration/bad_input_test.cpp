@@ -99,7 +99,8 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"--jsn"}), 2, "unknown option '--jsn'");
   expect_one_line_error(run_program({"prune", "--kep", "4"}), 2, "did you mean '--keep'?");
   expect_one_line_error(run_program({"train", "x.json", "--dryrun"}), 2,
-                        "did you mean '--dry-run'?");
+                        "unknown option '--dryrun'; settings of a recipe have no dashes: "
+                        "dryrun=VALUE; did you mean '--dry-run'?");
   expect_one_line_error(run_program({}), 2, "error: choose one of train, eval");
   expect_one_line_error(run_program({"data"}), 2, "error: data: choose one of list, fetch");
   expect_one_line_error(run_program({"train"}), 2,

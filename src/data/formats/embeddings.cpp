@@ -73,7 +73,7 @@ class EmbeddingsFile {
   /// Returns the numbers [count] int64, each an index into `names`.
   at::Tensor numbers(const std::string& name, int64_t count,
                      const std::vector<std::string>& names) const {
-    const at::Tensor numbers = read_tensor(file_, path_, name, 1, integer_dtypes()).to(at::kLong);
+    const at::Tensor numbers = read_tensor(file_, path_, name, 1, Numbers::integer).to(at::kLong);
     if (numbers.size(0) != count) {
       fail("{}: tensor '{}' has {} numbers for {} embeddings", path_, name, numbers.size(0), count);
     }
@@ -90,7 +90,7 @@ class EmbeddingsFile {
 
   at::Tensor vectors() const {
     const at::Tensor x_Nd =
-        read_tensor(file_, path_, "embeddings", 2, floating_dtypes()).to(at::kFloat);
+        read_tensor(file_, path_, "embeddings", 2, Numbers::floating).to(at::kFloat);
     check_finite_rows(x_Nd, path_, "embeddings");
     return x_Nd;
   }

@@ -173,7 +173,7 @@ at::Tensor joined_tensors(const safetensors::File& file, const std::string& path
   for (const size_t i : which) {
     const std::string& name = names[i];
     const size_t dims = file.find(name)->shape.size() == 1 ? 1 : 2;
-    const at::Tensor read = read_tensor(file, path, name, dims, number_dtypes()).to(at::kFloat);
+    const at::Tensor read = read_tensor(file, path, name, dims, Numbers::any).to(at::kFloat);
     const at::Tensor x_Nw = dims == 1 ? read.unsqueeze(1) : read;
     check_finite_rows(x_Nw, path, name);
     if (!parts.empty() && parts[0].size(0) != x_Nw.size(0)) {
@@ -200,7 +200,7 @@ Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
   table.x_Nd = joined_tensors(file, path, names, columns.inputs, nullptr);
   at::Tensor& target = columns.label ? table.label_N : table.y_NK;
   target = columns.label
-               ? read_tensor(file, path, names[*columns.label], 1, integer_dtypes()).to(at::kLong)
+               ? read_tensor(file, path, names[*columns.label], 1, Numbers::integer).to(at::kLong)
                : joined_tensors(file, path, names, columns.targets, &table.targets);
   if (target.size(0) != table.x_Nd.size(0)) {
     fail("{}: there are {} rows of inputs and {} of targets", path, table.x_Nd.size(0),

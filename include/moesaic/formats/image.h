@@ -34,8 +34,6 @@ class ImageDecoder {
   /// for an image of more than max_image_pixels(), before memory is taken.
   explicit ImageDecoder(std::span<const uint8_t> file, bool upright = false);
   ~ImageDecoder();
-  ImageDecoder(ImageDecoder&&) noexcept;
-  ImageDecoder& operator=(ImageDecoder&&) noexcept;
 
   /// Returns the height in pixels, turned as `upright` says.
   int64_t height() const;
@@ -65,15 +63,6 @@ class ImageDecoder {
   std::unique_ptr<FormatDecoder> decoder_;
   int orientation_ = 1;  ///< As EXIF's.
 };
-
-/// An image of RGB bytes [height, width, 3].
-struct RgbImage {
-  int64_t height = 0, width = 0;
-  std::vector<uint8_t> pixels;
-};
-
-/// Decodes a whole file at full size.
-RgbImage decode_image(std::span<const uint8_t> file, bool upright = false);
 
 /// Pixels [height, width, channels] of bytes; channels is 1 (grey) or 3 (RGB).
 struct PixelView {

@@ -68,7 +68,7 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
   const auto whole = [&](int64_t h, int64_t w) { return full = {0, 0, h, w}; };
   Bitmap bitmap;
   const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
-  const Rectangle part = dataset.decode(index, whole, min, bitmap);
+  const Rectangle part = dataset.decode(index, whole, {min}, bitmap);
   const int64_t channels = bitmap.channels, shorter = std::min(full.height, full.width);
   if (size == 0 || shorter <= size) {
     return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};

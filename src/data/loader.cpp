@@ -292,13 +292,11 @@ class Loader::State {
                         : make_images<float>(assembly, piece, generation);
   }
 
-  /// Returns whether epochs continue where the previous one ended.
-  bool goes_on() const { return options.shuffle && dataset->is_endless(); }
-
   /// Returns the index of the example at a position of an epoch.
   int64_t index_at(const Order& order, int64_t epoch, int64_t place) const {
     if (order) return (*order)[static_cast<size_t>(place)];
-    return goes_on() ? epoch * dataset->size() + place : place;
+    // Epochs of an endless dataset continue where the previous one ended.
+    return options.shuffle && dataset->is_endless() ? epoch * dataset->size() + place : place;
   }
 
   Order order_of(int64_t epoch) {

@@ -142,7 +142,6 @@ class DeviceLoader {
 
   at::Device device_;
   Loader loader_;
-  int64_t classes_;
   at::Tensor mean_C_, std_C_;          ///< Of images, on the device.
   std::optional<c10::Stream> stream_;  ///< Of the copies.
   std::optional<Sent> ahead_;

@@ -95,6 +95,7 @@ void check_pixels(const PixelView& image) {
 }  // namespace
 
 int64_t max_image_pixels() {
+  constexpr int64_t kMaxImagePixels = 178'956'970;  // Pillow's.
   const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
   if (set == nullptr) return kMaxImagePixels;
   const auto max = parsed_number<int64_t>(set);

@@ -17,7 +17,7 @@
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "zip.h"
+#include "moesaic/formats/archive.h"
 
 namespace moesaic::safetensors {
 namespace {
@@ -343,14 +343,6 @@ std::span<const std::byte> own_part(std::span<const std::byte> file, const std::
 }
 
 }  // namespace
-
-bool File::is_archive(const fs::path& path) {
-  return is_zip(MappedFile(path).bytes());
-}
-
-bool File::is_in_archive(const fs::path& path, const char* member) {
-  return is_in_zip(MappedFile(path).bytes(), member, path.string());
-}
 
 File::File(const fs::path& path) : file_(path) {
   const std::string name = path.string();

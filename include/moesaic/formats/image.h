@@ -11,11 +11,8 @@
 
 namespace moesaic {
 
-/// Max number of pixels of an image, so that a small file cannot exhaust the memory: Pillow's.
-inline constexpr int64_t kMaxImagePixels = 178'956'970;
-
-/// Returns the number in MOESAIC_MAX_PIXELS, or kMaxImagePixels. Throws Error (usage) for what is
-/// none.
+/// Returns the max number of pixels of an image, so that a small file cannot exhaust the memory:
+/// the number in MOESAIC_MAX_PIXELS, or Pillow's limit. Throws Error (usage) for what is no number.
 int64_t max_image_pixels();
 
 struct FormatDecoder;

@@ -42,11 +42,6 @@ class File {
   /// Maps the file and checks its header.
   explicit File(const fs::path& path);
 
-  /// Returns whether a file is a zip archive, and whether such a one has a member.
-  static bool is_archive(const fs::path& path);
-  /// Returns whether a file is a zip archive with the file `member`.
-  static bool is_in_archive(const fs::path& path, const char* member = kInArchive);
-
   /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Returns the entry of a name, or nullptr if there is none.

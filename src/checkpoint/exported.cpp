@@ -5,7 +5,6 @@
 #include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
-#include <map>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"

@@ -9,12 +9,8 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "manifest.h"
 #include "moesaic/base/checked.h"

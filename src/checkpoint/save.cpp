@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <memory>
 #include <utility>
 
 #include "manifest.h"

@@ -10,9 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "manifest.h"
 #include "moesaic/base/checked.h"

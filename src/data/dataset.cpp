@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>

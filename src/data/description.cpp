@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of datasets: what goes together in them, where they are found by name.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -4,12 +4,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <thread>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"

@@ -6,14 +6,8 @@
 #include <ATen/ops/tensor.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <thread>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"

@@ -5,17 +5,9 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <thread>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"

@@ -2,7 +2,6 @@
 #include "moesaic/data/transforms.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <numbers>

@@ -5,7 +5,6 @@
 #include <array>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "decoders.h"
 

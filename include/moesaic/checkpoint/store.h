@@ -10,15 +10,7 @@
 // Tensors of several processes are in parts with an index: checkpoint/save.h.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/base/error.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"

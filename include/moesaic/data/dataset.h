@@ -3,13 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"

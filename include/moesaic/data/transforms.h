@@ -4,14 +4,8 @@
 // as the pipelines have them that V-MoE was trained with.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/config/schema.h"

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // CelebA: img_align_celeba/, a list of attributes and a list of splits, each as the original text
 // or as comma-separated values.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <sstream>
 #include <system_error>
 #include <unordered_map>

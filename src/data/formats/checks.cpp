@@ -2,7 +2,6 @@
 #include "checks.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

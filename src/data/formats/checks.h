@@ -6,13 +6,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <span>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/format.h"

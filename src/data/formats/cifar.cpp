@@ -2,11 +2,7 @@
 // CIFAR-10 and CIFAR-100: binary batches, any number of them for each split.
 #include "moesaic/formats/cifar.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
-#include <span>
 
 #include "checks.h"
 #include "moesaic/base/error.h"

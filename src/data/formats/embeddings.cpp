@@ -6,8 +6,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <optional>
-#include <set>
 
 #include "checks.h"
 #include "moesaic/base/error.h"

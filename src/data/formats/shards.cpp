@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards: tar archives of images and their labels, here or on the web.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 

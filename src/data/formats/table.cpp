@@ -2,10 +2,8 @@
 // Tables of numbers, a row per example: CSV files, or tensors of a safetensors file whose first
 // dimension is the rows. Columns or tensors are inputs, real-valued targets, or the class.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>

@@ -5,9 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-#include <string>
-
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {

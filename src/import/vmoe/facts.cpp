@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 

@@ -7,8 +7,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"

@@ -5,7 +5,6 @@
 #include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
-#include <map>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"
@@ -15,6 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/config/document.h"
+#include "moesaic/formats/archive.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 
@@ -162,7 +162,7 @@ Checkpoint load_archive(const fs::path& file, bool tensors) {
 
 /// Throws Error (usage) for a program that is none of ours, or is not to be run.
 void check_program(const fs::path& file, const LoadOptions& options) {
-  if (!safetensors::File::is_in_archive(file, "extra/config.json")) {
+  if (!is_in_zip(file, "extra/config.json")) {
     fail_usage(
         "{}: a .pt2 file of another program, without a model configuration; give a file of "
         "'moesaic export'",
@@ -180,11 +180,11 @@ void check_program(const fs::path& file, const LoadOptions& options) {
 
 bool is_torchscript(const fs::path& file) {
   std::error_code ignored;
-  return fs::is_regular_file(file, ignored) && safetensors::File::is_archive(file);
+  return fs::is_regular_file(file, ignored) && is_zip(MappedFile(file).bytes());
 }
 
 bool is_pickled(const fs::path& file) {
-  return is_torchscript(file) && !safetensors::File::is_in_archive(file);
+  return is_torchscript(file) && !is_in_zip(file, safetensors::kInArchive);
 }
 
 bool is_export(const fs::path& path) {
@@ -203,7 +203,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     return load_archive(path, /*tensors=*/false);
   }
   if (is_pickled(path)) {
-    if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
+    if (!is_in_zip(path, "extra/config.json")) {
       fail_usage(
           "{}: a TorchScript file of another program, without a model configuration, so that "
           "--trust does not help; give a file of 'moesaic export', a run or a checkpoint",

@@ -5,9 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"

@@ -4,16 +4,6 @@
 // checkpoint.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/schema.h"

@@ -3,40 +3,25 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/nativert/ModelRunnerHandle.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
+#include "manifest.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/archive.h"
-#include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 namespace {
-
-/// The runner warns of every operator that it calls through the dispatcher.
-class QuietLog {
- public:
-  QuietLog() : level_(std::exchange(FLAGS_caffe2_log_level, 2)) {}
-  ~QuietLog() { FLAGS_caffe2_log_level = level_; }
-  QuietLog(const QuietLog&) = delete;
-  QuietLog& operator=(const QuietLog&) = delete;
-
- private:
-  int level_;
-};
 
 /// Calls LibTorch, whose errors become one line.
 template <class Call>
@@ -172,9 +157,7 @@ struct Program::Runner {
 };
 
 bool is_program(const fs::path& file) {
-  std::error_code ignored;
-  return fs::is_regular_file(file, ignored) && safetensors::File::is_archive(file) &&
-         safetensors::File::is_in_archive(file, "models/model.json");
+  return is_torchscript(file) && is_in_zip(file, "models/model.json");
 }
 
 Program::Program(const fs::path& file) : file_(file) {
@@ -182,7 +165,9 @@ Program::Program(const fs::path& file) : file_(file) {
   const auto bytes = static_cast<double>(verify_zip(file));
   check_memory(kCopies * bytes, "the program", file.string());
   check_content(file);
-  const QuietLog quiet;
+  // The runner warns of every operator that it calls through the dispatcher.
+  const auto loud = c10::make_scope_exit(
+      [level = std::exchange(FLAGS_caffe2_log_level, 2)] { FLAGS_caffe2_log_level = level; });
   runner_ =
       in_one_line(file, "cannot load the program", [&] { return std::make_unique<Runner>(file); });
 }

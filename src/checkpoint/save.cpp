@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <memory>
 #include <utility>
 
 #include "manifest.h"
@@ -102,18 +101,11 @@ void write_index(const fs::path& folder, const std::string& file, Manifest& mani
   write_json(folder, index_name(file), checked_index(folder, names), manifest);
 }
 
-class Stopwatch {
- public:
-  /// Returns the seconds since the last lap or the start.
-  double lap() {
-    const Clock::time_point now = Clock::now();
-    return std::chrono::duration<double>(now - std::exchange(begin_, now)).count();
-  }
+using Clock = std::chrono::steady_clock;
 
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point begin_ = Clock::now();
-};
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 bool takes(const at::Tensor& copy, const at::Tensor& tensor) {
   return copy.defined() && copy.layout() == at::kStrided && copy.sizes() == tensor.sizes() &&
@@ -173,16 +165,11 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
   with_format(checkpoint.config);  // Throws before anything large is written.
   StagedDirectory staged(folder);
   WrittenShard part;
-  const auto write = [&](const char* file, const TensorMap& tensors) {
-    check_whole(tensors);
-    part.files[file] = write_tensors(staged.path() / file, tensors);
-  };
   if (write_model) {
     part.files[kModelFile] = write_model(staged.path() / kModelFile);
   } else {
-    write(kModelFile, checkpoint.model);
+    part = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
   }
-  if (!checkpoint.optimizer.empty()) write(kOptimizerFile, checkpoint.optimizer);
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }
 
@@ -245,10 +232,10 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
 
 std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
                                           const std::function<void()>& wait_first) {
-  Stopwatch watch;
+  const Clock::time_point begin = Clock::now();
   if (wait_first) wait_first();
   const std::optional<SaveTimes> before = wait();
-  times_ = {.wait = watch.lap()};
+  times_ = {.wait = seconds_since(begin)};
   std::promise<bool> copied;
   copied_ = copied.get_future();
   // A task that is copied holds the promise by a pointer.
@@ -262,9 +249,9 @@ std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
     }
     copied->set_value(true);  // Training may have waited for the copy, so that came first.
     task_.yield_to_others();
-    Stopwatch writing;
+    const Clock::time_point copied_at = Clock::now();
     write(copy_);
-    write_ = writing.lap();
+    write_ = seconds_since(copied_at);
   });
   return before;
 }
@@ -277,9 +264,9 @@ void AsyncSave::copy(const CheckpointShard& part) {
 
 void AsyncSave::wait_for_copy() {
   if (!copied_.valid()) return;
-  Stopwatch watch;
+  const Clock::time_point begin = Clock::now();
   const bool whole = copied_.get();
-  times_.copy = watch.lap();
+  times_.copy = seconds_since(begin);
   if (!whole) task_.wait();  // Throws what made it fail.
 }
 

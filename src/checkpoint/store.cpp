@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <utility>
 
 #include "manifest.h"
 #include "moesaic/base/file.h"

@@ -10,9 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "manifest.h"
 #include "moesaic/base/checked.h"
@@ -358,7 +356,7 @@ FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
     const std::string where = path.string() + ": " + name;
     if (!shape.defined()) fail("{}: the tensor is undefined", where);
     if (shape.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
-    items.push_back({name, dtype_name(shape.scalar_type(), where), shape.sizes().vec(), {}});
+    items.push_back({name, dtype_name(shape.scalar_type(), where), shape.sizes().vec()});
   }
   at::Tensor held;  // Owns the bytes until the next tensor.
   const auto bytes_of = [&](const safetensors::Item& item) {

@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -206,10 +204,9 @@ void Dataset::read_crop(int64_t index, const ChooseCrop& choose, uint8_t* out,
                         std::optional<bool> upright) const {
   Bitmap bitmap;
   // Without antialias the pixels themselves are wanted, none that a decoder averaged.
-  ReadOptions options(info_.resize.antialias ? std::max(info_.height, info_.width)
-                                             : std::numeric_limits<int64_t>::max());
-  options.upright = upright;
-  const Rectangle chosen = decode(index, choose, options, bitmap);
+  const int64_t min_side = info_.resize.antialias ? std::max(info_.height, info_.width)
+                                                  : std::numeric_limits<int64_t>::max();
+  const Rectangle chosen = decode(index, choose, {min_side, upright}, bitmap);
   resize(bitmap, chosen, info_.resize, info_.height, info_.width, out);
 }
 

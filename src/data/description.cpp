@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of datasets: what goes together in them, where they are found by name.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -35,6 +34,17 @@ ConfigProblem name_problem(const std::string& setting, const std::string& name) 
           {setting}};
 }
 
+/// Returns the settings by which a description derives a dataset from its base.
+std::vector<std::string> ways_of(const DatasetSpec& spec) {
+  std::vector<std::string> ways;
+  if (!spec.keep_classes.empty()) ways.emplace_back("keep_classes");
+  if (!spec.first.empty()) ways.emplace_back("first");
+  if (spec.rotate) ways.emplace_back("rotate");
+  if (spec.mosaic) ways.emplace_back("mosaic");
+  if (spec.backdrop) ways.emplace_back("backdrop");
+  return ways;
+}
+
 ConfigProblem own_problem(const DatasetSpec& spec) {
   if (spec.exif_orientation && !format_of(spec).has_exif) {
     return {fmt::format("exif_orientation is for photos, which format {} has none of",
@@ -47,11 +57,8 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   if (has_validation && spec.validation.value_or(0.0) > 0.0) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
-  if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
-  if (!spec.first.empty()) return {"first needs base", {"first"}};
-  if (spec.mosaic) return {"mosaic needs base", {"mosaic"}};
-  if (spec.backdrop) return {"backdrop needs base", {"backdrop"}};
-  return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
+  const std::vector<std::string> ways = ways_of(spec);
+  return ways.empty() ? ConfigProblem() : ConfigProblem(ways[0] + " needs base", {ways[0]});
 }
 
 /// An address is shown in messages and kept in runs; only what is called a token is sent.
@@ -66,15 +73,7 @@ ConfigProblem web_problem(const DatasetSpec& spec) {
 }
 
 ConfigProblem derived_problem(const DatasetSpec& spec) {
-  std::vector<std::string> ways;
-  const auto add = [&](bool given, const char* way) {
-    if (given) ways.emplace_back(way);
-  };
-  add(!spec.keep_classes.empty(), "keep_classes");
-  add(!spec.first.empty(), "first");
-  add(spec.rotate.has_value(), "rotate");
-  add(spec.mosaic.has_value(), "mosaic");
-  add(spec.backdrop.has_value(), "backdrop");
+  const std::vector<std::string> ways = ways_of(spec);
   if (ways.size() > 1 || (ways.empty() && !spec.validation && !spec.exif_orientation)) {
     return {fmt::format(
                 "a dataset with base needs exactly one of keep_classes, first, rotate, mosaic and "

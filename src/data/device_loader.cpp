@@ -26,9 +26,7 @@ at::Tensor values_on(at::Device device, const std::vector<double>& values) {
 
 DeviceLoader::DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions options,
                            at::Device device)
-    : device_(device),
-      loader_(dataset, of_device(std::move(options), *dataset, device)),
-      classes_(static_cast<int64_t>(dataset->info().classes.size())) {
+    : device_(device), loader_(dataset, of_device(std::move(options), *dataset, device)) {
   if (loader_.options().keeps_bytes) {
     mean_C_ = values_on(device, dataset->info().mean);
     std_C_ = values_on(device, dataset->info().std);
@@ -85,7 +83,9 @@ Batch DeviceLoader::receive(Sent sent) const {
 Batch DeviceLoader::prepared(const Batch& batch) const {
   Batch moved = batch.to(device_);
   if (loader_.options().keeps_bytes) moved.inputs = normalised(moved.inputs, mean_C_, std_C_);
-  if (moved.mixup_weight < 1.0) apply_mixup(moved, moved.mixup_weight, classes_);
+  if (moved.mixup_weight < 1.0) {
+    apply_mixup(moved, moved.mixup_weight, std::ssize(loader_.dataset().info().classes));
+  }
   return moved;
 }
 

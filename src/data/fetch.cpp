@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <vector>
 
 #include "files.h"
 #include "moesaic/base/error.h"

@@ -14,10 +14,8 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <span>
 #include <system_error>
-#include <vector>
 
 #include "files.h"
 #include "moesaic/base/error.h"

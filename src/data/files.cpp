@@ -6,11 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <span>
 #include <sstream>
 #include <system_error>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

@@ -4,13 +4,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/data/fetch_file.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/format.h"
 
-#include <fmt/format.h>
-
 #include "formats/checks.h"
 #include "moesaic/base/process.h"
 

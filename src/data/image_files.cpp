@@ -4,12 +4,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <thread>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"
@@ -135,9 +131,8 @@ void StoredImages::oriented_image(int64_t index, std::optional<bool> upright, ui
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  ReadOptions options(std::numeric_limits<int64_t>::max());
-  options.upright = upright;
-  const Rectangle part = decode(index, whole, options, bitmap);
+  const Rectangle part =
+      decode(index, whole, {std::numeric_limits<int64_t>::max(), upright}, bitmap);
   if (part.height != info().height || part.width != info().width) {
     throw ImageError(fmt::format("{}: {} x {} pixels, but all images are described as {} x {}",
                                  path(index).string(), part.height, part.width, info().height,

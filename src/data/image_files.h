@@ -2,13 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/retry.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <deque>
 #include <set>
 #include <string_view>
@@ -104,44 +104,6 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
   }
 }
 
-/// A walk, folders before links to folders, so that what is both below and linked has its own name.
-class Walk {
- public:
-  explicit Walk(fs::path folder) : folder_(std::move(folder)) {}
-
-  FoundImages run() && {
-    enter({});
-    while (!folders_.empty() || !links_.empty()) {
-      std::deque<fs::path>& next = folders_.empty() ? links_ : folders_;
-      const fs::path below = std::move(next.front());
-      next.pop_front();
-      enter(below);
-    }
-    std::sort(found_.files.begin(), found_.files.end());
-    return std::move(found_);
-  }
-
- private:
-  void enter(const fs::path& below) {
-    const fs::path folder = below.empty() ? folder_ : folder_ / below;
-    if (!entered_.insert(canonical_path(folder)).second) {
-      return found_.skipped.add(SkipReason::walked, below.string());
-    }
-    const ImageListing listing = list_images(folder);
-    for (const std::string& name : listing.images) found_.files.push_back(folder / name);
-    for (const std::string& name : listing.folders) {
-      const bool is_link = std::binary_search(listing.links.begin(), listing.links.end(), name);
-      (is_link ? links_ : folders_).push_back(below / name);
-    }
-    found_.skipped.add(below.string(), listing.skipped);
-  }
-
-  fs::path folder_;
-  std::deque<fs::path> folders_, links_;  ///< Relative to folder_.
-  std::set<fs::path> entered_;
-  FoundImages found_;
-};
-
 }  // namespace
 
 const std::vector<std::string>& image_extensions() {
@@ -151,11 +113,10 @@ const std::vector<std::string>& image_extensions() {
 }
 
 bool has_image_name(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::find(image_extensions().begin(), image_extensions().end(), ending) !=
-         image_extensions().end();
+  const std::string ending = path.extension().string();
+  return std::ranges::any_of(image_extensions(), [&](const std::string& known) {
+    return ::strcasecmp(known.c_str(), ending.c_str()) == 0;
+  });
 }
 
 bool is_system_file(const fs::path& path) {
@@ -212,7 +173,29 @@ std::string written_kind(const ImageListing& listing) {
 }
 
 FoundImages image_files_in(const fs::path& folder) {
-  return Walk(folder).run();
+  FoundImages found;
+  // Folders come before links to folders, so that what is both below and linked has its own name.
+  std::deque<fs::path> folders(1), links;  // Relative to `folder`, which is the first.
+  std::set<fs::path> entered;
+  while (!folders.empty() || !links.empty()) {
+    std::deque<fs::path>& next = folders.empty() ? links : folders;
+    const fs::path below = std::move(next.front());
+    next.pop_front();
+    const fs::path place = below.empty() ? folder : folder / below;
+    if (!entered.insert(canonical_path(place)).second) {
+      found.skipped.add(SkipReason::walked, below.string());
+      continue;
+    }
+    const ImageListing listing = list_images(place);
+    for (const std::string& name : listing.images) found.files.push_back(place / name);
+    for (const std::string& name : listing.folders) {
+      const bool is_link = std::ranges::binary_search(listing.links, name);
+      (is_link ? links : folders).push_back(below / name);
+    }
+    found.skipped.add(below.string(), listing.skipped);
+  }
+  std::sort(found.files.begin(), found.files.end());
+  return found;
 }
 
 fs::path canonical_path(const fs::path& path) {

@@ -6,14 +6,8 @@
 #include <ATen/ops/tensor.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <thread>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"
@@ -292,13 +286,11 @@ class Loader::State {
                         : make_images<float>(assembly, piece, generation);
   }
 
-  /// Returns whether epochs continue where the previous one ended.
-  bool goes_on() const { return options.shuffle && dataset->is_endless(); }
-
   /// Returns the index of the example at a position of an epoch.
   int64_t index_at(const Order& order, int64_t epoch, int64_t place) const {
     if (order) return (*order)[static_cast<size_t>(place)];
-    return goes_on() ? epoch * dataset->size() + place : place;
+    // Epochs of an endless dataset continue where the previous one ended.
+    return options.shuffle && dataset->is_endless() ? epoch * dataset->size() + place : place;
   }
 
   Order order_of(int64_t epoch) {

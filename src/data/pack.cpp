@@ -5,17 +5,9 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <thread>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"
@@ -68,7 +60,7 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
   const auto whole = [&](int64_t h, int64_t w) { return full = {0, 0, h, w}; };
   Bitmap bitmap;
   const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
-  const Rectangle part = dataset.decode(index, whole, min, bitmap);
+  const Rectangle part = dataset.decode(index, whole, {min}, bitmap);
   const int64_t channels = bitmap.channels, shorter = std::min(full.height, full.width);
   if (size == 0 || shorter <= size) {
     return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};

@@ -2,13 +2,9 @@
 #include "moesaic/data/transforms.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <numbers>
-
-#include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 namespace {
@@ -193,12 +189,7 @@ void cutout(const Planes& p, double fraction, CounterRng& rng) {
   }
 }
 
-struct Change {
-  std::string_view name;
-  void (*apply)(const Planes&, double fraction, CounterRng&);  ///< Of the full magnitude.
-};
-
-constexpr Change kChanges[] = {
+constexpr RandAugmentOp kOps[] = {
     {"auto_contrast", auto_contrast},
     {"equalize", equalize},
     {"invert", invert},
@@ -219,29 +210,14 @@ constexpr Change kChanges[] = {
 
 }  // namespace
 
-const std::vector<std::string_view>& rand_augment_ops() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> list;
-    for (const Change& change : kChanges) list.push_back(change.name);
-    return list;
-  }();
-  return names;
-}
-
-void apply_rand_augment_op(std::string_view name, double magnitude, CounterRng& rng,
-                           const Planes& image) {
-  for (const Change& change : kChanges) {
-    if (change.name == name) return change.apply(image, magnitude / kFullMagnitude, rng);
-  }
-  const auto& names = rand_augment_ops();
-  fail_usage("rand_augment has no change '{}'; {}", name,
-             did_you_mean(name, std::vector<std::string>(names.begin(), names.end())));
+std::span<const RandAugmentOp> rand_augment_ops() {
+  return kOps;
 }
 
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const Change& change = kChanges[rng.randint(std::size(kChanges))];
-    change.apply(image, config.magnitude / kFullMagnitude, rng);
+    const RandAugmentOp& op = kOps[rng.randint(std::size(kOps))];
+    op.apply(image, config.magnitude / kFullMagnitude, rng);
   }
 }
 

@@ -5,10 +5,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"

@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
 #include <system_error>
-#include <utility>
 
 #include "files.h"
 #include "image_files.h"

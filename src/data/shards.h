@@ -4,19 +4,14 @@
 // class or the class's name.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "image_files.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/config/schema.h"
 

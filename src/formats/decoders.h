@@ -2,12 +2,6 @@
 // What ImageDecoder stands on: a decoder for each format, and the orientation that a file names.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "moesaic/formats/image.h"
 
 namespace moesaic {

@@ -2,9 +2,9 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "decoders.h"
 
@@ -159,22 +159,9 @@ Metadata in_webp(Span file) {
   return found;
 }
 
-/// Returns the bytes of a TIFF's integer of this type; 0 for what is none.
-size_t bytes_of_type(uint32_t type) {
-  switch (type) {
-    case 6:
-      return 1;  // SBYTE
-    case 3:
-    case 8:
-      return 2;  // SHORT, SSHORT
-    case 4:
-    case 9:
-    case 13:
-      return 4;  // LONG, SLONG, IFD
-    default:
-      return 0;
-  }
-}
+/// Bytes of a TIFF's integer by its type, 0 for what is none: of 3 SHORT, 4 LONG, 6 SBYTE, 8
+/// SSHORT, 9 SLONG and 13 IFD.
+constexpr std::array<size_t, 17> kBytesOfType = {0, 0, 0, 2, 4, 0, 1, 0, 2, 4, 0, 0, 0, 4};
 
 /// Returns the orientation in a TIFF's first directory, 0 where it is no integer; nothing where
 /// there is none.
@@ -193,7 +180,7 @@ std::optional<uint32_t> tiff_orientation(Span tiff) {
     if (number(tiff, at, 2, big) != kOrientation || count == 0) continue;
     const uint32_t type = number(tiff, at + 2, 2, big);
     if ((type < 1 || type > 13) && type != 16) continue;  // Pillow reads no others.
-    const size_t bytes = bytes_of_type(type);
+    const size_t bytes = kBytesOfType[type];
     const bool inside = uint64_t{bytes} * count <= 4;
     return number(tiff, inside ? at + 8 : number(tiff, at + 8, 4, big), bytes, big);
   }

@@ -95,6 +95,7 @@ void check_pixels(const PixelView& image) {
 }  // namespace
 
 int64_t max_image_pixels() {
+  constexpr int64_t kMaxImagePixels = 178'956'970;  // Pillow's.
   const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
   if (set == nullptr) return kMaxImagePixels;
   const auto max = parsed_number<int64_t>(set);
@@ -115,8 +116,6 @@ ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright) : decode
 }
 
 ImageDecoder::~ImageDecoder() = default;
-ImageDecoder::ImageDecoder(ImageDecoder&&) noexcept = default;
-ImageDecoder& ImageDecoder::operator=(ImageDecoder&&) noexcept = default;
 
 int64_t ImageDecoder::height() const {
   return swaps(orientation_) ? decoder_->width : decoder_->height;
@@ -163,13 +162,6 @@ Rectangle ImageDecoder::decode_crop(const Rectangle& part, int64_t max_reduction
   }
   held = wider;
   return {inside.top - held.top, inside.left - held.left, inside.height, inside.width};
-}
-
-RgbImage decode_image(std::span<const uint8_t> file, bool upright) {
-  ImageDecoder decoder(file, upright);
-  RgbImage image{decoder.height(), decoder.width(), {}};
-  decoder.decode(1, image.pixels);
-  return image;
 }
 
 std::string encode_jpeg(const PixelView& image, int quality) {

@@ -9,7 +9,6 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -17,7 +16,7 @@
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "zip.h"
+#include "moesaic/formats/archive.h"
 
 namespace moesaic::safetensors {
 namespace {
@@ -304,12 +303,6 @@ uint64_t checked_size(const Item& item, const std::string& file) {
   return *bytes;
 }
 
-void check_bytes(const Item& item, std::span<const std::byte> bytes, const std::string& file) {
-  if (bytes.size() == checked_size(item, file)) return;
-  fail("{}: tensor {}: {} of shape {} does not have {} bytes", file, printable(item.name),
-       item.dtype, shape_text(item.shape), bytes.size());
-}
-
 std::string json_string(const std::string& text, const std::string& file) {
   try {
     return nlohmann::json(text).dump();
@@ -350,14 +343,6 @@ std::span<const std::byte> own_part(std::span<const std::byte> file, const std::
 
 }  // namespace
 
-bool File::is_archive(const fs::path& path) {
-  return is_zip(MappedFile(path).bytes());
-}
-
-bool File::is_in_archive(const fs::path& path, const char* member) {
-  return is_in_zip(MappedFile(path).bytes(), member, path.string());
-}
-
 File::File(const fs::path& path) : file_(path) {
   const std::string name = path.string();
   const std::span<const std::byte> bytes = own_part(file_.bytes(), name);
@@ -386,13 +371,6 @@ std::span<const std::byte> File::bytes(const Entry& entry) const {
   return data_.subspan(entry.begin, entry.end - entry.begin);
 }
 
-FileContent write(const fs::path& path, std::vector<Item> items,
-                  const std::map<std::string, std::string>& metadata) {
-  for (const Item& item : items) check_bytes(item, item.bytes, path.string());
-  return write_streamed(
-      path, std::move(items), [](const Item& item) { return item.bytes; }, metadata);
-}
-
 FileContent write_streamed(const fs::path& path, std::vector<Item> items, const Source& source,
                            const std::map<std::string, std::string>& metadata,
                            std::function<void()> progress) {
@@ -419,7 +397,10 @@ FileContent write_streamed(const fs::path& path, std::vector<Item> items, const 
   out.write(std::as_bytes(std::span(header)));
   for (const Item& item : items) {
     const std::span<const std::byte> bytes = source(item);
-    check_bytes(item, bytes, file);
+    if (bytes.size() != checked_size(item, file)) {
+      fail("{}: tensor {}: {} of shape {} does not have {} bytes", file, printable(item.name),
+           item.dtype, shape_text(item.shape), bytes.size());
+    }
     out.write(bytes);
   }
   return out.commit();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zip.h"
-
+// Zip archives, as far as the files that lie in one uncompressed. Archives are untrusted: nothing
+// is dereferenced before it is checked, and nothing is unpacked.
 #include <zlib.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 
 #include "moesaic/base/checked.h"
@@ -184,8 +183,10 @@ bool is_zip(std::span<const std::byte> file) {
   return begin == kLocal;
 }
 
-bool is_in_zip(std::span<const std::byte> bytes, std::string_view name, const std::string& where) {
-  return Archive(bytes, where).find(name).has_value();
+bool is_in_zip(const fs::path& archive, std::string_view name) {
+  const MappedFile file(archive);
+  const std::string where = archive.string();
+  return Archive(file.bytes(), where).find(name).has_value();
 }
 
 std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> bytes,

@@ -159,7 +159,8 @@ TEST(Tensors, RefuseWhatCannotBeRead) {
   const test::TempDir folder;
   const std::array<std::byte, 8> bytes = {std::byte{1}, std::byte{2}};
   const auto read = [&](const char* dtype, std::vector<int64_t> shape, size_t size) {
-    safetensors::write(folder / "t", {{"bad", dtype, shape, std::span(bytes).first(size)}});
+    safetensors::write_streamed(folder / "t", {{"bad", dtype, shape}},
+                                [&](const auto&) { return std::span(bytes).first(size); });
     const std::string failure = failure_of([&] { read_tensors(folder / "t"); });
     EXPECT_EQ(failure_of([&] { read_weights(folder / "t", /*in_file=*/true); }), failure);
     return failure;

@@ -212,7 +212,7 @@ TEST_F(CelebASpurious, ImagesAreThoseOfTheListsAndNoneComesTwice) {
         [](int64_t h, int64_t w) {
           return Rectangle{0, 0, h, w};
         },
-        8, bitmap);
+        {8}, bitmap);
     const int number = (bitmap.pixels[0] + 2) / 5;
     seen.push_back(number);
     // The order of add_all(): 5 that are left out, then the cells.

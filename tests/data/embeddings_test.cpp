@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/embeddings.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -50,7 +48,8 @@ class EmbeddingsFiles : public ::testing::Test {
     return problem_of(write("bad.safetensors", texts(6), metadata));
   }
   std::string problem_of(const fs::path& file) const {
-    const std::string message = test::failure_of([&] { read_embeddings(file); });
+    const std::string name = describe_as_train(file);
+    const std::string message = test::failure_of([&] { open_dataset(name, "train"); });
     EXPECT_EQ(message.find(file.string() + ": "), 0U) << message;
     EXPECT_EQ(message.find('\n'), message.npos);
     return message.substr(std::min(message.size(), file.string().size() + 2));
@@ -64,6 +63,11 @@ class EmbeddingsFiles : public ::testing::Test {
                              folder_.path().string(), embeddings));
     return (folder_ / "texts.json").string();
   }
+  /// A description whose training file is this one.
+  std::string describe_as_train(const fs::path& file) const {
+    return describe(
+        fmt::format(R"({{"train": "{}", "test": "none.safetensors"}})", file.filename().string()));
+  }
 
   test::TempDir folder_;
 };
@@ -75,12 +79,13 @@ TEST_F(EmbeddingsFiles, AreReadInEachDtypeTheyMayHave) {
       tensors["embeddings"] = tensors["embeddings"].to(real);
       tensors["label"] = tensors["label"].to(whole);
       tensors["language"] = tensors["language"].to(whole);
-      const Embeddings read = read_embeddings(write("a.safetensors", tensors));
-      EXPECT_TRUE(torch::equal(read.x_Nd, texts(7)["embeddings"]));
-      EXPECT_TRUE(torch::equal(read.label_N, texts(7)["label"]));
-      EXPECT_TRUE(torch::equal(read.language_N, texts(7)["language"]));
-      EXPECT_EQ(read.classes, (std::vector<std::string>{"bad", "good"}));
-      EXPECT_EQ(read.languages, (std::vector<std::string>{"en", "fr", "ru"}));
+      const auto data = open_dataset(describe_as_train(write("a.safetensors", tensors)), "train");
+      const DatasetInputs read = data->inputs();
+      EXPECT_TRUE(torch::equal(read.values_NCHW.squeeze(1).squeeze(1), texts(7)["embeddings"]));
+      EXPECT_TRUE(torch::equal(read.labels_N, texts(7)["label"]));
+      EXPECT_TRUE(torch::equal(read.groups_N, texts(7)["language"]));
+      EXPECT_EQ(data->info().classes, (std::vector<std::string>{"bad", "good"}));
+      EXPECT_EQ(data->info().groups, (std::vector<std::string>{"en", "fr", "ru"}));
     }
   }
 }

@@ -43,12 +43,12 @@ TEST_F(ImageFolder, ImagesAreReadSmallerWhereThePartAllows) {
   const auto train = open();
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  EXPECT_EQ(train->decode(0, whole, 40, bitmap).height, 40);
-  EXPECT_EQ(train->decode(0, whole, 20, bitmap).height, 20);
+  EXPECT_EQ(train->decode(0, whole, {40}, bitmap).height, 40);
+  EXPECT_EQ(train->decode(0, whole, {20}, bitmap).height, 20);
   EXPECT_EQ(bitmap.width, 31);
-  EXPECT_EQ(train->decode(0, whole, 6, bitmap).height, 10);
+  EXPECT_EQ(train->decode(0, whole, {6}, bitmap).height, 10);
   const auto part = [](int64_t, int64_t) { return Rectangle{5, 9, 20, 20}; };
-  const Rectangle found = train->decode(0, part, 10, bitmap);
+  const Rectangle found = train->decode(0, part, {10}, bitmap);
   EXPECT_EQ(found.top, 0);
   EXPECT_EQ(found.left, 4);
   EXPECT_EQ(found.height, 11);
@@ -373,10 +373,10 @@ TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
   info.mean = info.std = {0.5, 0.5, 0.5};
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
   Bitmap bitmap;
-  make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
+  make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
   EXPECT_EQ(bitmap.height, 40);
   info.upright = false;
-  make_image_dataset(info, files)->decode(0, whole, 100, bitmap);
+  make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
   EXPECT_EQ(bitmap.height, 16);
   PreprocessConfig config;
   config.size = 8;
@@ -396,7 +396,7 @@ TEST_F(ImageFolder, WithoutAntialiasThePixelsThemselvesAreTaken) {
   config.antialias = false;
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  const Rectangle part = open()->decode(0, whole, 64, bitmap);
+  const Rectangle part = open()->decode(0, whole, {64}, bitmap);
   Bytes expected(768);
   resize(bitmap, part, {.antialias = false}, 16, 16, expected.data());
   EXPECT_EQ(test::image_of(*preprocessed(open(), config), 0), expected);

@@ -88,7 +88,7 @@ TEST(InputSpec, AReaderOfTheDocumentAloneMakesTheSameInput) {
     EXPECT_TRUE(torch::equal(Loader(again, all).next().inputs[1], wanted)) << facts;
     Bitmap bitmap;
     const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-    base->decode(1, whole, 1, bitmap);
+    base->decode(1, whole, {1}, bitmap);
     const at::Tensor image =
         torch::from_blob(bitmap.pixels.data(), {bitmap.height, bitmap.width, 3}, torch::kByte);
     EXPECT_TRUE(torch::allclose(by_the_document(facts, image), wanted, 0, 1e-6)) << facts;

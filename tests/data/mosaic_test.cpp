@@ -121,7 +121,7 @@ TEST(Mosaic, TilesAreResizedAsTheyAreAsked) {
     Bytes out(36);
     Bitmap bitmap;
     const auto whole = [](int64_t height, int64_t width) { return Rectangle{0, 0, height, width}; };
-    const Rectangle part = base->decode(index, whole, 4, bitmap);
+    const Rectangle part = base->decode(index, whole, {4}, bitmap);
     resize(bitmap, part, {.antialias = true}, 3, 4, out.data());
     return out;
   };

@@ -43,7 +43,7 @@ class Orientation : public ::testing::Test {
       seen = h;
       return Rectangle{0, 0, h, w};
     };
-    data.decode(0, whole, min, bitmap);
+    data.decode(0, whole, {min}, bitmap);
     EXPECT_EQ(bitmap.height * bitmap.width * bitmap.channels,
               static_cast<int64_t>(bitmap.pixels.size()));
     return seen;

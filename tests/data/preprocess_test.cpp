@@ -37,7 +37,7 @@ Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
       [](int64_t h, int64_t w) {
         return Rectangle{0, 0, h, w};
       },
-      1, bitmap);
+      {1}, bitmap);
   return bitmap;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -55,9 +56,9 @@ TEST(ReferenceAugment, ChangesGiveItsBytes) {
                      : name.ends_with("-") ? drawing({{2, 1}})
                                            : drawing({{2, 0}});
     at::Tensor found = image.clone();
-    apply_rand_augment_op(
-        change, std::stod(name.substr(slash + 1)), rng,
-        {image.size(0), image.size(1), image.size(2), found.mutable_data_ptr<uint8_t>()});
+    std::ranges::find(rand_augment_ops(), change, &RandAugmentOp::name)
+        ->apply({image.size(0), image.size(1), image.size(2), found.mutable_data_ptr<uint8_t>()},
+                std::stod(name.substr(slash + 1)) / 10.0, rng);
     const at::Tensor differ = found.ne(wanted).logical_and_(
         change == "sharpness" ? means_at_an_edge(image).logical_not() : at::ones({}, at::kBool));
     EXPECT_EQ(differ.sum().item<int64_t>(), 0) << name;

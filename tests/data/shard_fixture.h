@@ -66,7 +66,7 @@ class ShardHome {
         [](int64_t h, int64_t w) {
           return Rectangle{0, 0, h, w};
         },
-        1000, bitmap);
+        {1000}, bitmap);
     return (bitmap.pixels.at(0) - 10 + 1) / 2;
   }
 

@@ -132,7 +132,7 @@ class HeldOutImageFolder : public ::testing::Test {
             list.push_back(h);
             return Rectangle{0, 0, h, w};
           },
-          8, bitmap());
+          {8}, bitmap());
     }
     return list;
   }

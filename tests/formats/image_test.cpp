@@ -11,6 +11,7 @@
 #include "data/png_bytes.h"
 #include "moesaic/base/error.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/decoded_image.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -21,7 +22,7 @@ using test::JpegKind;
 using test::plain_png_bytes;
 
 std::string failure_of_image(const Bytes& bytes) {
-  return test::error_of(ErrorKind::failure, [&] { decode_image(bytes); });
+  return test::error_of(ErrorKind::failure, [&] { test::decode_image(bytes); });
 }
 
 std::span<const uint8_t> decode_golden(const safetensors::File& file, const std::string& name) {
@@ -32,7 +33,7 @@ std::span<const uint8_t> decode_golden(const safetensors::File& file, const std:
 void expect_pillows(const safetensors::File& file, const std::string& name,
                     const std::string& pixels) {
   const bool upright = pixels == "/upright";
-  const RgbImage image = decode_image(decode_golden(file, name + "/file"), upright);
+  const test::RgbImage image = test::decode_image(decode_golden(file, name + "/file"), upright);
   const safetensors::Entry& entry = *file.find(name + pixels);
   EXPECT_EQ(image.height, entry.shape[0]) << name << pixels;
   EXPECT_EQ(image.width, entry.shape[1]) << name << pixels;
@@ -148,7 +149,7 @@ TEST(Image, DamageOutsideThePartOfAJpegIsFound) {
 
 TEST(Image, SixteenBitGreyKeepsItsShades) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
-  const RgbImage deep = decode_image(decode_golden(file, "png_0_16/file"));
+  const test::RgbImage deep = test::decode_image(decode_golden(file, "png_0_16/file"));
   const std::set<uint8_t> shades(deep.pixels.begin(), deep.pixels.end());
   EXPECT_GT(shades.size(), 50u) << "not white";
 }
@@ -211,7 +212,7 @@ TEST(Image, TheLimitOnPixelsIsPillowsOrASetting) {
   const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "255");
   EXPECT_THAT(failure_of_image(png), HasSubstr("16 x 16 pixels are more than the 255 that"));
   const test::ScopedEnv none("MOESAIC_MAX_PIXELS", "1e9");
-  EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { decode_image(png); }),
+  EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { test::decode_image(png); }),
               HasSubstr("must be a number of pixels, e.g. 178956970, found '1e9'"));
 }
 
@@ -260,8 +261,8 @@ TEST(Image, ChunksThatAreBombsAreSkipped) {
       bytes = with_chunk(bytes, kind, name + std::string(2, '\0') + bomb);
     }
   }
-  EXPECT_EQ(decode_image(bytes, true).pixels,
-            decode_image(plain_png_bytes(4, 4, {1, 2, 3})).pixels);
+  EXPECT_EQ(test::decode_image(bytes, true).pixels,
+            test::decode_image(plain_png_bytes(4, 4, {1, 2, 3})).pixels);
 }
 
 TEST(Image, OnlyTheProfileExifOfAPngTurnsIt) {
@@ -275,8 +276,8 @@ TEST(Image, OnlyTheProfileExifOfAPngTurnsIt) {
   for (const auto& [type, height] : {std::pair("exif", 6), {"APP1", 4}}) {  // As in Pillow.
     const std::string text = fmt::format("Raw profile type {0}{1}\n{0}\n 32\n", type, '\0');
     const Bytes bytes = with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "tEXt", text + segment);
-    EXPECT_EQ(decode_image(bytes, true).height, height) << type;
-    EXPECT_EQ(decode_image(bytes).height, 4);
+    EXPECT_EQ(test::decode_image(bytes, true).height, height) << type;
+    EXPECT_EQ(test::decode_image(bytes).height, 4);
   }
 }
 
@@ -306,7 +307,7 @@ TEST(Image, OfSeveralTextsOfAPngTheLastOneTurnsIt) {
   };
   const Bytes plain = plain_png_bytes(4, 6, {1, 2, 3});
   const auto height_of = [&](const char* kind, const std::string& first, const std::string& last) {
-    return decode_image(with_chunk(with_chunk(plain, kind, last), kind, first), true).height;
+    return test::decode_image(with_chunk(with_chunk(plain, kind, last), kind, first), true).height;
   };
   EXPECT_EQ(height_of("tEXt", profile(6), profile(1)), 4);
   EXPECT_EQ(height_of("tEXt", profile(1), profile(6)), 6);
@@ -317,7 +318,7 @@ TEST(Image, OfSeveralTextsOfAPngTheLastOneTurnsIt) {
 TEST(Image, ExifWithoutTheNumberOfATiffTurnsNothing) {
   const auto height_of = [](const std::string& magic) {
     const Bytes plain = plain_png_bytes(4, 6, {1, 2, 3});
-    return decode_image(with_chunk(plain, "eXIf", turning_tiff(magic, 6)), true).height;
+    return test::decode_image(with_chunk(plain, "eXIf", turning_tiff(magic, 6)), true).height;
   };
   for (const char* magic : {"II*\0", "MM\0*", "II\0*", "MM*\0"}) {
     EXPECT_EQ(height_of(std::string(magic, 4)), 6) << magic;
@@ -332,7 +333,8 @@ TEST(Image, OfSeveralOrientationsTheFirstOfAKnownTypeTurnsIt) {
   const auto height_of = [](const std::string& entries) {
     const std::string tiff =
         std::string("II*\0\x08\0\0\0\x02\0", 10) + entries + std::string(4, '\0');
-    return decode_image(with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "eXIf", tiff), true).height;
+    return test::decode_image(with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "eXIf", tiff), true)
+        .height;
   };
   const auto entry = [](char type, char orientation) {
     return std::string("\x12\x01", 2) + type + std::string("\0\x01\0\0\0", 5) + orientation +
@@ -347,7 +349,7 @@ TEST(Image, OfSeveralOrientationsTheFirstOfAKnownTypeTurnsIt) {
 TEST(Image, WithoutItsEndMarkerAPngIsWhole) {
   constexpr size_t kEndChunk = 12;
   Bytes bytes = plain_png_bytes(24, 24, {9, 99, 199});
-  const std::vector<uint8_t> pixels = decode_image(bytes).pixels;
+  const std::vector<uint8_t> pixels = test::decode_image(bytes).pixels;
   for (size_t lacks = 1; lacks <= kEndChunk; ++lacks) {
     bytes.pop_back();
     ImageDecoder decoder(bytes);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/zip.h"
-
 #include <archive.h>
 #include <archive_entry.h>
 
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/support.h"
+#include "moesaic/formats/archive.h"
 #include "support/matchers.h"
 
 namespace moesaic {

@@ -14,6 +14,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/formats/image.h"
+#include "support/decoded_image.h"
 #include "support/matchers.h"
 
 namespace moesaic::testing {
@@ -238,7 +239,7 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
 
 TEST_F(PredictFiles, AreTurnedAsTheySay) {
   const Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
-  const RgbImage stored = decode_image(jpeg);
+  const test::RgbImage stored = test::decode_image(jpeg);
   Bytes turned(stored.pixels.size());  // Orientation 6: a quarter clockwise.
   for (size_t y = 0; y < kSide; ++y) {
     for (size_t x = 0; x < kSide; ++x) {

@@ -5,6 +5,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/report/evaluation_figures.h"
+#include "support/decoded_image.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -43,7 +44,8 @@ TEST(Mistakes, AreDrawnByFallingConfidenceWithATableBeside) {
             ",2,\"cat, tabby\",dog,0.7500\n"
             ",0,\"cat, tabby\",dog,0.5000\n");
   const std::string png = read_text(file);
-  const RgbImage sheet = decode_image({reinterpret_cast<const uint8_t*>(png.data()), png.size()});
+  const test::RgbImage sheet =
+      test::decode_image({reinterpret_cast<const uint8_t*>(png.data()), png.size()});
   // Two columns and rows with gaps of two pixels; what is empty is white.
   ASSERT_EQ(sheet.height, 6);
   ASSERT_EQ(sheet.width, 8);

@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"

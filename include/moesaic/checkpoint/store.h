@@ -10,15 +10,7 @@
 // Tensors of several processes are in parts with an index: checkpoint/save.h.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/base/error.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
@@ -51,8 +43,8 @@ struct LoadOptions {
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name
-/// is replaced atomically. Of a network that is not in memory as a whole `write_model` writes
-/// model.safetensors to the path it is given and returns what it holds.
+/// is replaced atomically. Of a network that is not in memory as a whole, without an optimizer,
+/// `write_model` writes model.safetensors to the path it is given and returns what it holds.
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
                      const std::function<FileContent(const fs::path&)>& write_model = {});
 

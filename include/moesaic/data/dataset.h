@@ -3,13 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
@@ -97,10 +95,6 @@ struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.
   int64_t min_side = 0;
   std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
-
-  /// `min_` pixels, EXIF as the dataset says.
-  ReadOptions(int64_t min_)
-      : min_side(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
 /// Images or other inputs with their targets, read by index. Thread-safe.

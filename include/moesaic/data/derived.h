@@ -2,12 +2,6 @@
 // Images that are made of those of another dataset: rotated, in grids, on backdrops.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 

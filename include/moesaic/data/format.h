@@ -3,15 +3,8 @@
 // and data that are generated when they are opened, by the settings of a description.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/config/named_settings.h"
 #include "moesaic/data/dataset.h"

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
-
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/transforms.h"
@@ -142,7 +134,6 @@ class DeviceLoader {
 
   at::Device device_;
   Loader loader_;
-  int64_t classes_;
   at::Tensor mean_C_, std_C_;          ///< Of images, on the device.
   std::optional<c10::Stream> stream_;  ///< Of the copies.
   std::optional<Sent> ahead_;

@@ -3,12 +3,6 @@
 // in evaluation, and what a checkpoint and an export store of it.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 

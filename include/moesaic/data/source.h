@@ -3,17 +3,9 @@
 // verifying. A format (data/format.h) reads the files; this has what formats share.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/retry.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"

@@ -4,14 +4,9 @@
 // as the pipelines have them that V-MoE was trained with.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
-#include <cstdint>
-#include <optional>
-#include <string>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/config/schema.h"
@@ -52,13 +47,15 @@ struct Planes {
 /// 0 as a byte.
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image);
 
-/// Returns the names of the operations, in the order in which they are drawn.
-const std::vector<std::string_view>& rand_augment_ops();
+/// One of these operations; `fraction` is the magnitude divided by 10, and `rng` draws the sign or,
+/// for cutout, row and column of the centre.
+struct RandAugmentOp {
+  std::string_view name;
+  void (*apply)(const Planes& image, double fraction, CounterRng& rng);
+};
 
-/// Applies one operation by its name; `rng` draws the sign or, for cutout, row and column of the
-/// centre. Throws Error (usage) for an unknown name.
-void apply_rand_augment_op(std::string_view name, double magnitude, CounterRng& rng,
-                           const Planes& image);
+/// Returns the operations in the order in which they are drawn.
+std::span<const RandAugmentOp> rand_augment_ops();
 
 /// Gaussian blur of random strength.
 struct BlurConfig {

@@ -3,12 +3,7 @@
 // under other names and labels.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"

@@ -62,6 +62,13 @@ struct TarIndex {
 /// IoError if the file cannot be read, Error (failure) if it is compressed.
 TarIndex index_tar(const fs::path& path);
 
+/// Returns whether a file begins as a zip archive does.
+bool is_zip(std::span<const std::byte> file);
+
+/// Returns whether a zip archive has a member FOLDER/`name`, packed or not; throws as
+/// stored_in_zip().
+bool is_in_zip(const fs::path& archive, std::string_view name);
+
 /// Checks the files of a zip archive, which must lie there uncompressed, by their checksums, and
 /// returns their bytes in all. Throws Error (failure) in one line with the path.
 uint64_t verify_zip(const fs::path& path);

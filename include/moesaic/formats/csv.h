@@ -3,13 +3,8 @@
 // untrusted: a message names file, line and column, and memory follows what is there.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/formats/gzip.h"
 
 namespace moesaic::csv {

@@ -11,11 +11,8 @@
 
 namespace moesaic {
 
-/// Max number of pixels of an image, so that a small file cannot exhaust the memory: Pillow's.
-inline constexpr int64_t kMaxImagePixels = 178'956'970;
-
-/// Returns the number in MOESAIC_MAX_PIXELS, or kMaxImagePixels. Throws Error (usage) for what is
-/// none.
+/// Returns the max number of pixels of an image, so that a small file cannot exhaust the memory:
+/// the number in MOESAIC_MAX_PIXELS, or Pillow's limit. Throws Error (usage) for what is no number.
 int64_t max_image_pixels();
 
 struct FormatDecoder;
@@ -34,8 +31,6 @@ class ImageDecoder {
   /// for an image of more than max_image_pixels(), before memory is taken.
   explicit ImageDecoder(std::span<const uint8_t> file, bool upright = false);
   ~ImageDecoder();
-  ImageDecoder(ImageDecoder&&) noexcept;
-  ImageDecoder& operator=(ImageDecoder&&) noexcept;
 
   /// Returns the height in pixels, turned as `upright` says.
   int64_t height() const;
@@ -65,15 +60,6 @@ class ImageDecoder {
   std::unique_ptr<FormatDecoder> decoder_;
   int orientation_ = 1;  ///< As EXIF's.
 };
-
-/// An image of RGB bytes [height, width, 3].
-struct RgbImage {
-  int64_t height = 0, width = 0;
-  std::vector<uint8_t> pixels;
-};
-
-/// Decodes a whole file at full size.
-RgbImage decode_image(std::span<const uint8_t> file, bool upright = false);
 
 /// Pixels [height, width, channels] of bytes; channels is 1 (grey) or 3 (RGB).
 struct PixelView {

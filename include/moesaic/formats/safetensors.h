@@ -42,11 +42,6 @@ class File {
   /// Maps the file and checks its header.
   explicit File(const fs::path& path);
 
-  /// Returns whether a file is a zip archive, and whether such a one has a member.
-  static bool is_archive(const fs::path& path);
-  /// Returns whether a file is a zip archive with the file `member`.
-  static bool is_in_archive(const fs::path& path, const char* member = kInArchive);
-
   /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Returns the entry of a name, or nullptr if there is none.
@@ -65,26 +60,21 @@ class File {
   std::span<const std::byte> data_;
 };
 
-/// A tensor to be written: its bytes must hold exactly shape x dtype.
+/// A tensor to be written.
 struct Item {
   std::string name;
   std::string dtype;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
 };
+
+/// Returns a tensor's bytes, exactly shape x dtype, which must stay valid until the next call.
+using Source = std::function<std::span<const std::byte>(const Item&)>;
 
 /// Writes a file atomically and returns what it holds. Tensors are ordered by size of dtype
 /// (largest first), then name, so every tensor is aligned to its dtype and equal content gives
-/// equal files. Throws Error (failure) for a duplicate or reserved name, a wrong size, and text
-/// that is not UTF-8.
-FileContent write(const fs::path& path, std::vector<Item> items,
-                  const std::map<std::string, std::string>& metadata = {});
-
-/// Returns a tensor's bytes, which must stay valid until the next call.
-using Source = std::function<std::span<const std::byte>(const Item&)>;
-
-/// Writes the same file as write() from tensors that are made one at a time: `source` is called
-/// once for each, in file order; the `bytes` of the items are ignored. `progress` is BulkFile's.
+/// equal files. Tensors may be made one at a time: `source` is called once for each, in file order.
+/// Throws Error (failure) for a duplicate or reserved name, a wrong size, and text that is not
+/// UTF-8. `progress` is BulkFile's.
 FileContent write_streamed(const fs::path& path, std::vector<Item> items, const Source& source,
                            const std::map<std::string, std::string>& metadata = {},
                            std::function<void()> progress = {});

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // CelebA: img_align_celeba/, a list of attributes and a list of splits, each as the original text
 // or as comma-separated values.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <sstream>
 #include <system_error>
 #include <unordered_map>
@@ -50,6 +48,12 @@ struct CelebaSettings {
   std::vector<std::string> labels() const {
     return attribute.empty() ? attributes : std::vector<std::string>{attribute};
   }
+  /// Returns the attributes to read: of the labels, then those of the spurious correlation.
+  std::vector<std::string> used() const {
+    std::vector<std::string> names = labels();
+    if (spurious) names.insert(names.end(), {spurious->with, spurious->without});
+    return names;
+  }
 };
 void describe(auto& f, CelebaSettings& c) {
   f("attribute", c.attribute, "attribute that is the label, e.g. Smiling; empty: none");
@@ -78,14 +82,9 @@ ConfigProblem attribute_problem(const DatasetSpec& spec) {
     return {"spurious images are balanced already", {"balanced", "spurious"}};
   }
   if (settings.spurious && count > 1) return {"spurious needs one attribute", {"attributes"}};
-  std::vector<std::string> names = settings.labels();
-  if (settings.spurious) {
-    names.insert(names.end(), {settings.spurious->with, settings.spurious->without});
-  }
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
-    return {fmt::format("the attribute '{}' is named twice", *twice), {"attributes", "spurious"}};
+  const std::vector<std::string> used = settings.used();
+  if (const std::string* name = repeated_name(used)) {
+    return {fmt::format("the attribute '{}' is named twice", *name), {"attributes", "spurious"}};
   }
   if (count > kMaxAttributes) {
     return {fmt::format("at most {} attributes", kMaxAttributes), {"attributes"}};
@@ -325,17 +324,13 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   FileList files(folder);
   const int32_t images = files.add_folder("img_align_celeba");
   const auto& settings = spec.format.as<CelebaSettings>();
-  std::vector<std::string> attributes = settings.labels();
-  if (settings.spurious) {
-    attributes.insert(attributes.end(), {settings.spurious->with, settings.spurious->without});
-  }
   std::vector<Face> faces;
   const auto take = [&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
     if (part == parts.end()) fail("{}: no partition of '{}'", parts_path.string(), name);
     if (part->second == wanted) faces.push_back({name, label});
   };
-  read_attributes(find_list(folder, "list_attr_celeba"), attributes, take);
+  read_attributes(find_list(folder, "list_attr_celeba"), settings.used(), take);
   if (faces.empty()) fail("dataset '{}': no images in partition {}", info.name, wanted);
   if (settings.balanced) {
     faces = balanced_faces(faces, info);

@@ -2,7 +2,6 @@
 #include "checks.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -118,6 +117,25 @@ at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t c
   std::sort(order.begin() + test, order.end());
   const at::Tensor rows = at::tensor(order, at::kLong);
   return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
+}
+
+void fill_rows_info(DatasetInfo& info, int64_t width) {
+  info.channels = info.height = 1;
+  info.width = width;
+  info.mean = {0.0};
+  info.std = {1.0};
+}
+
+std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
+                                                const std::string& split, const fs::path& folder) {
+  if (!files.file.empty() && split == "test") return {};
+  FileVerification result{files.of(split), folder / files.of(split), ""};
+  try {
+    format_of(spec).open(spec, info_from_spec(spec, split), folder);
+  } catch (const Error& error) {
+    result.problem = error.what();
+  }
+  return {result};
 }
 
 void warn_of_twins(const DatasetInfo& info) {

@@ -6,15 +6,11 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <span>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/data/embeddings.h"
+#include "moesaic/config/schema.h"
 #include "moesaic/data/format.h"
 
 namespace moesaic {
@@ -77,6 +73,26 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
 /// class.
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
 
+/// Files of rows: one for each split, or one that is split at random.
+struct SplitFiles {
+  std::string train, test, file;
+  double test_fraction = 0.2;
+  int64_t seed = 1;
+
+  /// Returns the name of the file with `split`, "train" or "test".
+  const std::string& of(const std::string& split) const {
+    return !file.empty() ? file : split == "train" ? train : test;
+  }
+};
+void describe(auto& f, SplitFiles& c) {
+  f("train", c.train, "file of the train split; empty: a part of 'file'");
+  f("test", c.test, "file of the test split; empty: a part of 'file'");
+  f("file", c.file, "one file to split at random, instead of train and test; empty: none");
+  f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
+    between(0.0001, 0.9999));
+  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+}
+
 /// Checks that there is one file, or one for each split, named without folders.
 ConfigProblem split_files_problem(const SplitFiles& files);
 
@@ -89,6 +105,14 @@ struct RowSplit {
 /// (failure) with `path` if either has none.
 at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
                          const fs::path& path);
+
+/// Describes rows of `width` numbers as images of one channel and one row.
+void fill_rows_info(DatasetInfo& info, int64_t width);
+
+/// Verifies the file of a split by opening it; one that is split at random is opened once, for the
+/// train split.
+std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
+                                                const std::string& split, const fs::path& folder);
 
 /// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info);

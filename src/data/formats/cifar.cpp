@@ -2,11 +2,7 @@
 // CIFAR-10 and CIFAR-100: binary batches, any number of them for each split.
 #include "moesaic/formats/cifar.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
-#include <span>
 
 #include "checks.h"
 #include "moesaic/base/error.h"
@@ -14,20 +10,20 @@
 #include "moesaic/formats/gzip.h"
 
 namespace moesaic {
-namespace {
+namespace cifar {
 
-struct CifarSettings {
-  int64_t num_label_bytes = 1, label_at = 0;
-};
-void describe(auto& f, CifarSettings& c) {
+void describe(auto& f, Layout& c) {
   f("num_label_bytes", c.num_label_bytes, "number of label bytes before the pixels", between(1, 2),
     renamed_from("label_bytes"));
   f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
 }
-ConfigProblem config_problem(const CifarSettings& c) {
+static ConfigProblem config_problem(const Layout& c) {
   if (c.label_at < c.num_label_bytes) return {};
   return {"label_at must be below num_label_bytes", {"label_at", "num_label_bytes"}};
 }
+
+}  // namespace cifar
+namespace {
 
 ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
   for (const auto& [role, file] : spec.files) {
@@ -53,9 +49,8 @@ ConfigProblem check_cifar(const DatasetSpec& spec) {
        unknown_split(spec.num_images, "num_images"), channels_problem(spec, cifar::kChannels)});
 }
 
-cifar::Layout layout(const DatasetSpec& spec) {
-  const auto& settings = spec.format.as<CifarSettings>();
-  return {settings.num_label_bytes, settings.label_at};
+const cifar::Layout& layout(const DatasetSpec& spec) {
+  return spec.format.as<cifar::Layout>();
 }
 
 /// Returns the roles of a split in the order of their numbers: test_2 before test_10.
@@ -127,7 +122,7 @@ std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
 
 DatasetFormat cifar_format() {
   return {
-      .settings = NamedSettings("cifar", CifarSettings{}),
+      .settings = NamedSettings("cifar", cifar::Layout{}),
       .description = "binary batches of CIFAR-10 and CIFAR-100, any number of them for each split",
       .check = check_cifar,
       .open = open_cifar,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/embeddings.h"
-
+// Texts as embeddings, with a label and a language each: the data of tables 10 and 11 of "Towards
+// Understanding Mixture of Experts", made by tools/python/make_embeddings.py. A safetensors file
+// has `embeddings` [N, d], `label` [N] and `language` [N], and in its metadata `classes` and
+// `languages`, their names as a JSON list.
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <optional>
-#include <set>
 
 #include "checks.h"
 #include "moesaic/base/error.h"
@@ -17,6 +17,35 @@
 
 namespace moesaic {
 namespace {
+
+struct EmbeddingsConfig : SplitFiles {
+  int64_t width = 0;
+};
+void describe(auto& f, EmbeddingsConfig& c) {
+  describe(f, static_cast<SplitFiles&>(c));
+  f("width", c.width, "required size of an embedding; 0: any", between(0, 1048576));
+}
+ConfigProblem config_problem(const EmbeddingsConfig& config) {
+  return split_files_problem(config);
+}
+
+struct EmbeddingsSettings {
+  int64_t num_classes = 0;
+  std::optional<EmbeddingsConfig> embeddings;
+};
+void describe(auto& f, EmbeddingsSettings& c) {
+  f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
+    renamed_from("class_count"));
+  f("embeddings", c.embeddings, "files of texts already embedded; null: refused");
+}
+
+const EmbeddingsSettings& settings_of(const DatasetSpec& spec) {
+  return spec.format.as<EmbeddingsSettings>();
+}
+
+const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
+  return *settings_of(spec).embeddings;
+}
 
 /// The tensors of a file, each checked before it is read, and the names in its metadata.
 class EmbeddingsFile {
@@ -42,7 +71,7 @@ class EmbeddingsFile {
   /// Returns the numbers [count] int64, each an index into `names`.
   at::Tensor numbers(const std::string& name, int64_t count,
                      const std::vector<std::string>& names) const {
-    const at::Tensor numbers = read_tensor(file_, path_, name, 1, integer_dtypes()).to(at::kLong);
+    const at::Tensor numbers = read_tensor(file_, path_, name, 1, Numbers::integer).to(at::kLong);
     if (numbers.size(0) != count) {
       fail("{}: tensor '{}' has {} numbers for {} embeddings", path_, name, numbers.size(0), count);
     }
@@ -59,7 +88,7 @@ class EmbeddingsFile {
 
   at::Tensor vectors() const {
     const at::Tensor x_Nd =
-        read_tensor(file_, path_, "embeddings", 2, floating_dtypes()).to(at::kFloat);
+        read_tensor(file_, path_, "embeddings", 2, Numbers::floating).to(at::kFloat);
     check_finite_rows(x_Nd, path_, "embeddings");
     return x_Nd;
   }
@@ -78,66 +107,8 @@ void check_same_names(const fs::path& one, const fs::path& other) {
   }
 }
 
-}  // namespace
-
-ConfigProblem config_problem(const EmbeddingsConfig& config) {
-  return split_files_problem(config);
-}
-
-Embeddings read_embeddings(const fs::path& path) {
-  const EmbeddingsFile file(path);
-  Embeddings read;
-  read.classes = file.names("classes");
-  read.languages = file.names("languages");
-  read.x_Nd = file.vectors();
-  read.label_N = file.numbers("label", read.x_Nd.size(0), read.classes);
-  read.language_N = file.numbers("language", read.x_Nd.size(0), read.languages);
-  return read;
-}
-
-Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
-                           const std::string& split) {
-  const fs::path path = folder / config.of(split);
-  if (config.file.empty()) {
-    const fs::path other = folder / config.of(split == "train" ? "test" : "train");
-    if (fs::exists(other)) check_same_names(path, other);
-  }
-  Embeddings all = read_embeddings(path);
-  if (config.width > 0 && all.x_Nd.size(1) != config.width) {
-    fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(),
-         all.x_Nd.size(1), config.width);
-  }
-  if (config.file.empty()) return all;
-  const at::Tensor rows =
-      rows_of_split({config, "embeddings.split", "text"}, split, all.x_Nd.size(0), path);
-  for (at::Tensor* tensor : {&all.x_Nd, &all.label_N, &all.language_N}) {
-    *tensor = tensor->index_select(0, rows);
-  }
-  return all;
-}
-
-namespace {
-
-struct EmbeddingsSettings {
-  int64_t num_classes = 0;
-  std::optional<EmbeddingsConfig> embeddings;
-};
-void describe(auto& f, EmbeddingsSettings& c) {
-  f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
-    renamed_from("class_count"));
-  f("embeddings", c.embeddings, "files of texts already embedded; null: refused");
-}
-
-const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
-  return *spec.format.as<EmbeddingsSettings>().embeddings;
-}
-
-int64_t class_count_embeddings(const DatasetSpec& spec) {
-  return spec.format.as<EmbeddingsSettings>().num_classes;
-}
-
 ConfigProblem check_embeddings(const DatasetSpec& spec) {
-  const bool given = spec.format.as<EmbeddingsSettings>().embeddings.has_value();
+  const bool given = settings_of(spec).embeddings.has_value();
   return first_problem({ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
                         no_images_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
@@ -145,40 +116,39 @@ ConfigProblem check_embeddings(const DatasetSpec& spec) {
 /// Opens embeddings as images of one channel and one row; the language is the group.
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
                                                const fs::path& folder) {
-  Embeddings texts = read_embeddings(config_of(spec), folder, info.split);
-  const auto classes = static_cast<int64_t>(texts.classes.size());
-  if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
-    fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / config_of(spec).of(info.split)).string(), classes, spec.name,
-         class_count_embeddings(spec));
+  const EmbeddingsConfig& config = config_of(spec);
+  const fs::path path = folder / config.of(info.split);
+  if (config.file.empty()) {
+    const fs::path other = folder / config.of(info.split == "train" ? "test" : "train");
+    if (fs::exists(other)) check_same_names(path, other);
   }
-  info.classes = std::move(texts.classes);
-  info.groups = std::move(texts.languages);
-  const int64_t count = texts.x_Nd.size(0);
-  return make_input_dataset(std::move(info), {texts.x_Nd.view({count, 1, 1, texts.x_Nd.size(1)}),
-                                              texts.label_N, texts.language_N});
+  const EmbeddingsFile file(path);
+  info.classes = file.names("classes");
+  info.groups = file.names("languages");
+  const at::Tensor x_Nd = file.vectors();
+  const int64_t count = x_Nd.size(0), width = x_Nd.size(1);
+  DatasetInputs texts{x_Nd.view({count, 1, 1, width}), file.numbers("label", count, info.classes),
+                      file.numbers("language", count, info.groups)};
+  if (config.width > 0 && width != config.width) {
+    fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(), width,
+         config.width);
+  }
+  if (!config.file.empty()) {
+    const at::Tensor rows =
+        rows_of_split({config, "embeddings.split", "text"}, info.split, count, path);
+    for_tensors(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
+  }
+  const int64_t classes = std::ssize(info.classes), expected = settings_of(spec).num_classes;
+  if (expected > 0 && classes != expected) {
+    fail("{}: {} classes in its metadata, dataset '{}' has {}", path.string(), classes, spec.name,
+         expected);
+  }
+  return make_input_dataset(std::move(info), std::move(texts));
 }
 
 void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
-  count_classes(info, class_count_embeddings(spec));
-  info.channels = info.height = 1;
-  info.width = config_of(spec).width;
-  info.mean = {0.0};
-  info.std = {1.0};
-}
-
-/// Verifies the files; a single file that is split at random is read once, for the train split.
-std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
-                                                const fs::path& folder) {
-  if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = config_of(spec).of(split);
-  FileVerification result{name, folder / name, ""};
-  try {
-    read_embeddings(config_of(spec), folder, split);
-  } catch (const Error& error) {
-    result.problem = error.what();
-  }
-  return {result};
+  count_classes(info, settings_of(spec).num_classes);
+  fill_rows_info(info, config_of(spec).width);
 }
 
 }  // namespace
@@ -194,7 +164,10 @@ DatasetFormat embeddings_format() {
                 return std::vector<RequiredPath>{{config_of(spec).of(split), /*is_folder=*/false}};
               },
           .fill_info = fill_embeddings_info,
-          .verify = verify_embeddings};
+          .verify =
+              [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
+                return verify_split_file(spec, config_of(spec), split, folder);
+              }};
 }
 
 }  // namespace moesaic

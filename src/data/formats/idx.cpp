@@ -2,8 +2,6 @@
 // MNIST and similar datasets: a file of images and one of labels for each split.
 #include "moesaic/formats/idx.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 

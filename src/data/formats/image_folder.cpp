@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders of images, one for each class: <split>/<class>/<image>.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <map>
 #include <set>
-#include <span>
 #include <system_error>
-#include <utility>
 
 #include "../image_files.h"
 #include "checks.h"

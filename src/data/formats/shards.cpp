@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards: tar archives of images and their labels, here or on the web.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
@@ -169,31 +168,23 @@ std::vector<RequiredPath> parts_shards(const DatasetSpec& spec, const std::strin
   return parts;
 }
 
-/// Finds files in `folder`, or else in the first search folder that has them.
-class ShardFinder {
- public:
-  ShardFinder(const DatasetSpec& spec, const fs::path& folder)
-      : folders_(search_folders(spec)), fetched_(fetch_folder(spec)) {
-    folders_.insert(folders_.begin(), folder);
-  }
-
-  /// Returns where a file lies, or where it is to be put.
-  fs::path operator()(const std::string& name) const {
-    for (const fs::path& folder : folders_) {
+/// Returns a function that tells where a file lies, in `folder` or else in the first search folder
+/// that has it, or where it is to be put.
+auto shard_finder(const DatasetSpec& spec, const fs::path& folder) {
+  std::vector<fs::path> folders = search_folders(spec);
+  folders.insert(folders.begin(), folder);
+  return [folders = std::move(folders), fetched = fetch_folder(spec)](const std::string& name) {
+    for (const fs::path& one : folders) {
       std::error_code error;
-      if (fs::is_regular_file(folder / name, error)) return folder / name;
+      if (fs::is_regular_file(one / name, error)) return one / name;
     }
-    return fetched_ / name;
-  }
-
- private:
-  std::vector<fs::path> folders_;
-  fs::path fetched_;
-};
+    return fetched / name;
+  };
+}
 
 std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::string& split,
                                        const fs::path& folder) {
-  const ShardFinder find(spec, folder);
+  const auto find = shard_finder(spec, folder);
   const fs::path cache = fetch_folder(spec);
   const bool limited = shards_of(spec).max_cache_bytes > 0 && !spec.urls.empty();
   std::vector<PlacedShard> shards;
@@ -207,7 +198,7 @@ std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::strin
 
 /// Returns where a file beside the shards lies, which is fetched where it is not here.
 fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs::path& folder) {
-  const fs::path path = ShardFinder(spec, folder)(name);
+  const fs::path path = shard_finder(spec, folder)(name);
   std::error_code error;
   if (spec.urls.empty() || fs::exists(path, error)) return path;
   fetch_shared(spec, {.path = path, .max_bytes = kMaxListBytes, .problem_of = [](const auto& got) {

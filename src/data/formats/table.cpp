@@ -2,10 +2,8 @@
 // Tables of numbers, a row per example: CSV files, or tensors of a safetensors file whose first
 // dimension is the rows. Columns or tensors are inputs, real-valued targets, or the class.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -173,7 +171,7 @@ at::Tensor joined_tensors(const safetensors::File& file, const std::string& path
   for (const size_t i : which) {
     const std::string& name = names[i];
     const size_t dims = file.find(name)->shape.size() == 1 ? 1 : 2;
-    const at::Tensor read = read_tensor(file, path, name, dims, number_dtypes()).to(at::kFloat);
+    const at::Tensor read = read_tensor(file, path, name, dims, Numbers::any).to(at::kFloat);
     const at::Tensor x_Nw = dims == 1 ? read.unsqueeze(1) : read;
     check_finite_rows(x_Nw, path, name);
     if (!parts.empty() && parts[0].size(0) != x_Nw.size(0)) {
@@ -200,29 +198,11 @@ Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
   table.x_Nd = joined_tensors(file, path, names, columns.inputs, nullptr);
   at::Tensor& target = columns.label ? table.label_N : table.y_NK;
   target = columns.label
-               ? read_tensor(file, path, names[*columns.label], 1, integer_dtypes()).to(at::kLong)
+               ? read_tensor(file, path, names[*columns.label], 1, Numbers::integer).to(at::kLong)
                : joined_tensors(file, path, names, columns.targets, &table.targets);
   if (target.size(0) != table.x_Nd.size(0)) {
     fail("{}: there are {} rows of inputs and {} of targets", path, table.x_Nd.size(0),
          target.size(0));
-  }
-  return table;
-}
-
-Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
-  const TableConfig& config = table_of(spec);
-  const fs::path path = folder / config.of(split);
-  Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
-                                                   : read_csv_table(path, config, spec.classes);
-  if (config.width > 0 && table.x_Nd.size(1) != config.width) {
-    fail("{}: a row has {}, the description says {}", path.string(),
-         count_text(table.x_Nd.size(1), "input"), config.width);
-  }
-  if (config.file.empty()) return table;
-  const at::Tensor rows =
-      rows_of_split({config, "table.split", "row"}, split, table.x_Nd.size(0), path);
-  for (at::Tensor* tensor : {&table.x_Nd, &table.y_NK, &table.label_N}) {
-    if (tensor->defined()) *tensor = tensor->index_select(0, rows);
   }
   return table;
 }
@@ -243,33 +223,29 @@ ConfigProblem check_table(const DatasetSpec& spec) {
 /// Opens rows as images of one channel and one row.
 std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo info,
                                           const fs::path& folder) {
-  Table table = read_table(spec, folder, info.split);
+  const TableConfig& config = table_of(spec);
+  const fs::path path = folder / config.of(info.split);
+  Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
+                                                   : read_csv_table(path, config, spec.classes);
+  const int64_t count = table.x_Nd.size(0), width = table.x_Nd.size(1);
+  if (config.width > 0 && width != config.width) {
+    fail("{}: a row has {}, the description says {}", path.string(), count_text(width, "input"),
+         config.width);
+  }
+  DatasetInputs rows = {.values_NCHW = table.x_Nd.unsqueeze(1).unsqueeze(1),
+                        .labels_N = table.label_N,
+                        .targets_NK = table.y_NK};
+  if (!config.file.empty()) {
+    const at::Tensor own = rows_of_split({config, "table.split", "row"}, info.split, count, path);
+    for_tensors(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
+  }
   info.targets = std::move(table.targets);
-  return make_input_dataset(std::move(info), {.values_NCHW = table.x_Nd.unsqueeze(1).unsqueeze(1),
-                                              .labels_N = table.label_N,
-                                              .targets_NK = table.y_NK});
+  return make_input_dataset(std::move(info), std::move(rows));
 }
 
 void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
   info.targets = table_of(spec).targets;
-  info.channels = info.height = 1;
-  info.width = table_of(spec).width;
-  info.mean = {0.0};
-  info.std = {1.0};
-}
-
-/// Verifies the files; a single file that is split at random is read once, for the train split.
-std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::string& split,
-                                           const fs::path& folder) {
-  if (!table_of(spec).file.empty() && split == "test") return {};
-  const std::string& name = table_of(spec).of(split);
-  FileVerification result{name, folder / name, ""};
-  try {
-    read_table(spec, folder, split);
-  } catch (const Error& error) {
-    result.problem = error.what();
-  }
-  return {result};
+  fill_rows_info(info, table_of(spec).width);
 }
 
 }  // namespace
@@ -285,7 +261,10 @@ DatasetFormat table_format() {
                 return std::vector<RequiredPath>{{table_of(spec).of(split), /*is_folder=*/false}};
               },
           .fill_info = outline_table,
-          .verify = verify_table};
+          .verify =
+              [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
+                return verify_split_file(spec, table_of(spec), split, folder);
+              }};
 }
 
 }  // namespace moesaic

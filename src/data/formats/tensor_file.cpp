@@ -6,38 +6,31 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/base/error.h"
 
 namespace moesaic {
+namespace {
 
-const DtypeMap& floating_dtypes() {
-  static const DtypeMap list = {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}};
-  return list;
-}
+struct Dtype {
+  std::string_view name;
+  at::ScalarType type;
+  Numbers kind;
+};
+constexpr Dtype kDtypes[] = {
+    {"BF16", at::kBFloat16, Numbers::floating}, {"F16", at::kHalf, Numbers::floating},
+    {"F32", at::kFloat, Numbers::floating},     {"F64", at::kDouble, Numbers::any},
+    {"I16", at::kShort, Numbers::integer},      {"I32", at::kInt, Numbers::integer},
+    {"I64", at::kLong, Numbers::integer},       {"I8", at::kChar, Numbers::integer},
+    {"U8", at::kByte, Numbers::integer}};
 
-const DtypeMap& integer_dtypes() {
-  static const DtypeMap list = {{"I64", at::kLong},
-                                {"I32", at::kInt},
-                                {"I16", at::kShort},
-                                {"I8", at::kChar},
-                                {"U8", at::kByte}};
-  return list;
-}
-
-const DtypeMap& number_dtypes() {
-  static const DtypeMap list = [] {
-    DtypeMap all = floating_dtypes();
-    all.insert(integer_dtypes().begin(), integer_dtypes().end());
-    all["F64"] = at::kDouble;
-    return all;
-  }();
-  return list;
-}
+}  // namespace
 
 at::Tensor read_tensor(const safetensors::File& file, const std::string& path,
-                       const std::string& name, std::size_t dims, const DtypeMap& dtypes) {
+                       const std::string& name, std::size_t dims, Numbers kind) {
   const safetensors::Entry* entry = file.find(name);
   if (entry == nullptr) fail("{}: tensor '{}' is missing", path, name);
   if (entry->shape.size() != dims) {
@@ -47,14 +40,18 @@ at::Tensor read_tensor(const safetensors::File& file, const std::string& path,
   if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) {
     fail("{}: tensor '{}' is empty: [{}]", path, name, fmt::join(entry->shape, ", "));
   }
-  const auto dtype = dtypes.find(entry->dtype);
-  if (dtype == dtypes.end()) {
-    std::vector<std::string> names;
-    for (const auto& [known, unused] : dtypes) names.push_back(known);
-    fail("{}: tensor '{}' must be one of {}, found {}", path, name, fmt::join(names, ", "),
+  std::vector<std::string_view> allowed;
+  std::optional<at::ScalarType> type;
+  for (const Dtype& dtype : kDtypes) {
+    if (kind != Numbers::any && dtype.kind != kind) continue;
+    allowed.push_back(dtype.name);
+    if (dtype.name == entry->dtype) type = dtype.type;
+  }
+  if (!type) {
+    fail("{}: tensor '{}' must be one of {}, found {}", path, name, fmt::join(allowed, ", "),
          entry->dtype);
   }
-  at::Tensor tensor = at::empty(entry->shape, at::TensorOptions(dtype->second));
+  at::Tensor tensor = at::empty(entry->shape, at::TensorOptions(*type));
   const auto bytes = file.bytes(*entry);
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;

@@ -5,26 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-#include <map>
-#include <string>
-
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 
-/// Dtypes of LibTorch by those of safetensors.
-using DtypeMap = std::map<std::string, at::ScalarType>;
+/// F32, F16 and BF16; the integers of at most 64 bits but U16 to U64; all of these and F64.
+enum class Numbers { floating, integer, any };
 
-/// Return F32, F16 and BF16; the integers of at most 64 bits but U16 to U64; all of these and F64.
-const DtypeMap& floating_dtypes();
-const DtypeMap& integer_dtypes();
-const DtypeMap& number_dtypes();
-
-/// Returns a tensor that has 1 or 2 dimensions, as `dims` says, and numbers, and is of one of these
-/// dtypes.
+/// Returns a tensor that has 1 or 2 dimensions, as `dims` says, and numbers of this kind.
 at::Tensor read_tensor(const safetensors::File& file, const std::string& path,
-                       const std::string& name, std::size_t dims, const DtypeMap& dtypes);
+                       const std::string& name, std::size_t dims, Numbers kind);
 
 /// Checks that all numbers of a tensor [N, d] are finite.
 void check_finite_rows(const at::Tensor& x_Nd, const std::string& path, const std::string& name);

@@ -16,37 +16,42 @@ namespace {
 
 constexpr const char* kAssumedCubic = "; bicubic is used";
 
-std::vector<double> numbers(const Value* value) {
+/// Returns a member of an object, null where it has none.
+Value member(const Value& object, const char* key) {
+  const Value* const found = object.find(key);
+  return found == nullptr ? Value() : *found;
+}
+
+std::vector<double> numbers(const Value& value) {
   std::vector<double> list;
-  if (value == nullptr || value->is_null()) return list;
-  for (const Value& item : value->items("mean and std")) list.push_back(item.as_double("a value"));
+  if (value.is_null()) return list;
+  for (const Value& item : value.items("mean and std")) list.push_back(item.as_double("a value"));
   return list;
 }
 
 /// Returns the height of sizes given as N, [height, width] or {"height": N, ...}.
-double height_of(const Value* value) {
-  if (value == nullptr || value->is_null()) return 0.0;
-  if (value->is_object()) {
+double height_of(const Value& value) {
+  if (value.is_null()) return 0.0;
+  if (value.is_object()) {
     for (const char* key : {"height", "shortest_edge"}) {
-      if (const Value* side = value->find(key)) return side->as_double(key);
+      if (const Value* side = value.find(key)) return side->as_double(key);
     }
     return 0.0;
   }
-  if (value->kind() == Value::Kind::array) {
-    const Value::Array& sides = value->items();
+  if (value.kind() == Value::Kind::array) {
+    const Value::Array& sides = value.items();
     return sides.empty() ? 0.0 : sides.front().as_double("height");
   }
-  return value->as_double("size");
+  return value.as_double("size");
 }
 
-bool is_false(const Value* value) {
-  return value != nullptr && !value->is_null() && !value->as_bool("a switch");
+bool is_false(const Value& value) {
+  return !value.is_null() && !value.as_bool("a switch");
 }
 
 void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string>& notes) {
-  const Value mean = beside.pretrained("mean"), std = beside.pretrained("std");
-  spec.mean = numbers(&mean);
-  spec.std = numbers(&std);
+  spec.mean = numbers(beside.pretrained("mean"));
+  spec.std = numbers(beside.pretrained("std"));
   const Value crop = beside.pretrained("crop_pct"), mode = beside.pretrained("crop_mode");
   const Value interpolation = beside.pretrained("interpolation");
   const double fraction = crop.is_null() ? 0.875 : crop.as_double("crop_pct");
@@ -68,29 +73,26 @@ void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string
 
 void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::string>& notes) {
   for (const char* step : {"do_resize", "do_rescale"}) {
-    if (is_false(images.find(step))) {
+    if (is_false(member(images, step))) {
       fail("{}: '{}' is false; images are resized and scaled to [0, 1] here, as with true",
            images.where(), step);
     }
   }
-  const Value* const rescale = images.find("rescale_factor");
-  if (rescale != nullptr && !rescale->is_null()) {
-    spec.rescale_factor = rescale->as_double("rescale_factor");
-  }
-  spec.mean = numbers(images.find("image_mean"));
-  spec.std = numbers(images.find("image_std"));
+  const Value rescale = member(images, "rescale_factor");
+  if (!rescale.is_null()) spec.rescale_factor = rescale.as_double("rescale_factor");
+  spec.mean = numbers(member(images, "image_mean"));
+  spec.std = numbers(member(images, "image_std"));
   const auto channels = static_cast<size_t>(spec.input_size[0]);
-  if (is_false(images.find("do_normalize"))) {
+  if (is_false(member(images, "do_normalize"))) {
     spec.mean.assign(channels, 0.0);
     spec.std.assign(channels, 1.0);
   }
-  const Value* const size = images.find("size");
-  const Value* const crops = images.find("do_center_crop");
-  const double resized = height_of(size), cropped = height_of(images.find("crop_size"));
-  const bool is_cropped = crops != nullptr && !crops->is_null() && !is_false(crops);
+  const Value size = member(images, "size"), crops = member(images, "do_center_crop");
+  const double resized = height_of(size), cropped = height_of(member(images, "crop_size"));
+  const bool is_cropped = !crops.is_null() && !is_false(crops);
   if (is_cropped && resized > 0.0 && cropped > 0.0) {
     spec.preprocess.central_crop = std::min(1.0, cropped / resized);
-  } else if (size != nullptr && size->find("shortest_edge") != nullptr) {
+  } else if (size.find("shortest_edge") != nullptr) {
     spec.preprocess.central_crop = 1.0;
   }
   const double given = is_cropped && cropped > 0.0 ? cropped : resized;
@@ -102,9 +104,8 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
         given, height));
   }
   constexpr int64_t kBilinear = 2, kBicubic = 3;  // Pillow's numbers.
-  const Value* const filter = images.find("resample");
-  const int64_t number =
-      filter == nullptr || filter->is_null() ? kBilinear : filter->as_int("resample");
+  const Value filter = member(images, "resample");
+  const int64_t number = filter.is_null() ? kBilinear : filter.as_int("resample");
   spec.preprocess.interpolation = number == kBilinear ? "bilinear" : "bicubic";
   if (number != kBilinear && number != kBicubic) {
     notes.push_back(fmt::format("resample {}{}", number, kAssumedCubic));
@@ -115,12 +116,12 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
 std::vector<std::string> class_names(const VMoEConfig& config, const SideFiles& beside) {
   std::vector<std::string> names;
   const Value listed = beside.pretrained("label_names");
-  const Value* const by_number = beside.model.find("id2label");
+  const Value by_number = member(beside.model, "id2label");
   if (listed.kind() == Value::Kind::array) {
     for (const Value& name : listed.items()) names.push_back(name.as_string("a label"));
-  } else if (by_number != nullptr && by_number->is_object()) {
-    names.resize(by_number->members().size());
-    for (const Value::Member& label : by_number->members()) {
+  } else if (by_number.is_object()) {
+    names.resize(by_number.members().size());
+    for (const Value::Member& label : by_number.members()) {
       const auto number = parsed_number<size_t>(label.key);
       if (!number || *number >= names.size()) return {};
       names[*number] = label.value.as_string("a label");

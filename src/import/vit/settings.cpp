@@ -62,6 +62,18 @@ Value read_object(const fs::path& file) {
   return value;
 }
 
+/// Returns a setting of the first of these objects that has it, or else of `model` itself.
+Value found_in(const Value& model, std::initializer_list<const char*> objects,
+               std::string_view key) {
+  for (const char* inner : objects) {
+    const Value* const object = model.find(inner);
+    const Value* const found = object == nullptr ? nullptr : object->find(key);
+    if (found != nullptr && !found->is_null()) return *found;
+  }
+  const Value* const found = model.find(key);
+  return found == nullptr ? Value() : *found;
+}
+
 std::optional<Size2d> sides_of(const Value& value) {
   if (value.is_null()) return std::nullopt;
   return with_stored_errors([&] {
@@ -234,15 +246,12 @@ class SettingsReader {
     if (has("registers")) config_.num_registers = need("registers", 3)[1];
   }
 
-  /// Drops what the network computes without.
-  void drop(const char* prefix) { tensors_.drop(prefix); }
-
   void pooling() {
     const bool siglip_classifier =
         has("map_head.probe") && has("head.weight") && tensors_.any_source_has(".self_attn.");
-    if (siglip_classifier) drop("map_head.");
+    if (siglip_classifier) tensors_.drop("map_head.");
     // Beside a classifier Hugging Face's pooler is unused, timm's pre_logits stand before it.
-    if (has("head.weight") && tensors_.any_source_has("pooler.")) drop("pre_logits.");
+    if (has("head.weight") && tensors_.any_source_has("pooler.")) tensors_.drop("pre_logits.");
     const bool distilled = tensors_.any_source_has("head_dist.") ||
                            tensors_.any_source_has("distillation_classifier.");
     const bool of_hugging_face = tensors_.any_source_has(".lambda1");
@@ -262,8 +271,8 @@ class SettingsReader {
           "distillation token's");
     }
     if (options_.num_classes) {
-      drop("head.");
-      drop("pre_logits.");
+      tensors_.drop("head.");
+      tensors_.drop("pre_logits.");
       config_.num_classes = *options_.num_classes;
     }
     if (has("pre_logits.weight")) {
@@ -415,21 +424,11 @@ class SettingsReader {
 }  // namespace
 
 Value SideFiles::setting(std::string_view key) const {
-  for (const char* inner : {"vision_config", "model_args"}) {
-    const Value* const object = model.find(inner);
-    const Value* const found = object == nullptr ? nullptr : object->find(key);
-    if (found != nullptr && !found->is_null()) return *found;
-  }
-  const Value* const found = model.find(key);
-  return found == nullptr ? Value() : *found;
+  return found_in(model, {"vision_config", "model_args"}, key);
 }
 
 Value SideFiles::pretrained(std::string_view key) const {
-  const Value* const inner = model.find("pretrained_cfg");
-  const Value* const found = inner == nullptr ? nullptr : inner->find(key);
-  if (found != nullptr && !found->is_null()) return *found;
-  const Value* const beside = model.find(key);
-  return beside == nullptr ? Value() : *beside;
+  return found_in(model, {"pretrained_cfg"}, key);
 }
 
 SideFiles side_files_in(const fs::path& folder) {

@@ -200,14 +200,11 @@ std::vector<std::string> Tensors::missing_parts(const std::string& name) const {
 }
 
 void Tensors::drop(std::string_view prefix) {
-  for (auto place = places_.begin(); place != places_.end();) {
-    if (!place->first.starts_with(prefix)) {
-      ++place;
-      continue;
-    }
-    for (const auto& [unused, part] : place->second) dropped.push_back(part.source);
-    place = places_.erase(place);
-  }
+  std::erase_if(places_, [&](const auto& place) {
+    if (!place.first.starts_with(prefix)) return false;
+    for (const auto& [unused, part] : place.second) dropped.push_back(part.source);
+    return true;
+  });
 }
 
 std::vector<std::string> Tensors::names() const {

@@ -4,11 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <map>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/config/value.h"
 #include "moesaic/data/preprocess.h"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -99,13 +97,10 @@ class FactReader {
   void tokens() {
     static const std::string kName = "Encoder/posembed_input/pos_embedding";
     const bool token = have("cls"), map = have("MapHead/probe");
-    add("classifier",
-        token ? "token"
-        : map ? "map"
-              : "gap",
-        token ? "there is a 'cls'"
-        : map ? "there is a 'MapHead'"
-              : "there is no 'cls'");
+    const auto [classifier, told_by] = token ? std::pair("token", "there is a 'cls'")
+                                       : map ? std::pair("map", "there is a 'MapHead'")
+                                             : std::pair("gap", "there is no 'cls'");
+    add("classifier", classifier, told_by);
     const Entry* embedding = find(kName, 3);
     const std::string there = fmt::format("there is {} '{}'", embedding ? "a" : "no", kName);
     add("encoder.position_emb.name", embedding ? Json(kLearned) : Json(), there);

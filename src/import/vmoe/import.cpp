@@ -7,8 +7,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
@@ -179,7 +177,7 @@ FileContent write_model(const fs::path& path, const Initialiser& initialiser,
   std::vector<safetensors::Item> items;
   for (const VMoETensor& tensor : initialiser.tensors) {
     by_name[tensor.name] = &tensor;
-    items.push_back({tensor.name, "F32", tensor.shape, {}});
+    items.push_back({tensor.name, "F32", tensor.shape});
   }
   uint64_t done = 0;
   const uint64_t total = sizeof(float) * static_cast<uint64_t>(numbers_in(initialiser.tensors));

@@ -5,8 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
-#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

@@ -7,17 +7,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
-#include <functional>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "files/checkpoint.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
-#include <map>
 #include <span>
 
 #include "moesaic/base/error.h"

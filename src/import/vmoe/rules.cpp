@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

@@ -3,11 +3,7 @@
 // experts.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/size2d.h"

@@ -2,11 +2,7 @@
 // Imports checkpoints of google-research/vmoe.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/size2d.h"

@@ -220,7 +220,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   }
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
-      criterion_needs_pretrained(options.prune.criterion)) {
+      criterion_of(options.prune.criterion).needs_pretrained) {
     options.pretrained = find_pretrained(options.finetuned, options.trust);
     if (!options.pretrained.empty()) {
       log_info("prune: compares with {}, the network before fine-tuning",

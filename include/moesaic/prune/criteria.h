@@ -120,9 +120,6 @@ const std::vector<Criterion>& criteria();
 /// Returns the names of all criteria.
 std::vector<std::string> criterion_names();
 
-/// Returns whether layers keep the best_subset() by this criterion; false for names of none.
-bool criterion_is_by_subset(const std::string& criterion);
-
 /// Returns the `count` of the `present` experts, all among [begin, end), that leave the smallest
 /// error of the layer's output, where removed experts R (those of [begin, end) that are not kept)
 /// contribute zero:
@@ -134,11 +131,8 @@ bool criterion_is_by_subset(const std::string& criterion);
 std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, int64_t end,
                                  const std::vector<int64_t>& present, int64_t count);
 
-/// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
-/// another.
-bool criterion_needs_pretrained(const std::string& criterion);
-/// Returns whether the criterion needs images.
-bool criterion_needs_images(const std::string& criterion);
+/// Returns the criterion of this name. Throws Error (usage) with the nearest one for another.
+const Criterion& criterion_of(const std::string& name);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose
 /// weights were removed has 0 by them (-1 by aimer), and the sums of no rows. Throws Error (usage)

@@ -7,6 +7,7 @@
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
+#include "prune/plan_networks.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 

@@ -35,10 +35,6 @@ struct LayerUse {
   at::Tensor products_EE;  ///< G: over tokens, of the inner products <g_e y_e, g_f y_f> of two
                            ///< experts' gated outputs, [E, E]; 0 where a token has no row.
 
-  /// Returns the sum of these powers over the rows of one expert.
-  double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
-  /// Returns the number of rows of one expert.
-  int64_t rows(int64_t expert) const { return static_cast<int64_t>(sum({0, 0}, expert)); }
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
   at::Tensor mean_outputs_Eo() const {
     return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);

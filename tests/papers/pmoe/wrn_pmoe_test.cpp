@@ -288,8 +288,8 @@ TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
       const Tensor more = active(map * gate, e) - active(map * 0.0, e);
       sum += experts.w[e].flatten(1).mm(more).norm().item<double>();
     }
-    EXPECT_NEAR(meter.use().at(0).sum({1, 1}, e), sum, 1e-9);
-    EXPECT_NEAR(meter.use().at(0).sum({0, 1}, e), sum, 1e-9);
+    EXPECT_NEAR(meter.use().at(0).sums.at({1, 1})[e].item<double>(), sum, 1e-9);
+    EXPECT_NEAR(meter.use().at(0).sums.at({0, 1})[e].item<double>(), sum, 1e-9);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iostream>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -283,6 +284,31 @@ void log_written(const fs::path& path) {
   }
   log_info("wrote {}{}, {}", path.string(), is_prefix ? ".index and its shards" : "",
            bytes_text(static_cast<double>(bytes)));
+}
+
+int unless_stopped(const std::function<void()>& action) {
+  try {
+    action();
+    return 0;
+  } catch (const Stopped& stopped) {
+    log_info("stopped; nothing was written");
+    return 128 + stopped.signal;
+  }
+}
+
+void add_topic_help(CLI::App& verb, const std::string& help,
+                    std::function<std::string(const std::vector<std::string>& words)> topic) {
+  verb.set_help_flag();
+  verb.add_option_function<std::vector<std::string>>(
+          "-h,--help",
+          [&verb, topic = std::move(topic)](std::vector<std::string> words) {
+            std::erase(words, "");  // What the option has without a value.
+            std::cout << (words.empty() ? verb.get_parent()->help() : "") << topic(words);
+            throw CLI::Success();
+          },
+          help)
+      ->expected(0, -1)
+      ->type_name("TOPIC");
 }
 
 void remember_call(const char* name) {

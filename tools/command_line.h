@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,19 @@ std::string command_line_problem(const CLI::App& app, const CLI::Error& error, i
 
 /// Logs what was written and its size: a file, a folder, or files that begin with `path`.
 void log_written(const fs::path& path);
+
+/// Ends what a signal stopped.
+struct Stopped {
+  int signal = 0;
+};
+
+/// Returns 0 after `action`, or 128 + the signal where it throws Stopped, after saying so.
+int unless_stopped(const std::function<void()>& action);
+
+/// Declares -h and --help, which may be followed by words; without any, the help of the subcommand
+/// and what `topic` says of no words are printed.
+void add_topic_help(CLI::App& verb, const std::string& help,
+                    std::function<std::string(const std::vector<std::string>& words)> topic);
 
 /// The program as it was called, quoted for a shell.
 void remember_call(const char* program);

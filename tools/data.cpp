@@ -134,13 +134,6 @@ void add_pack(CLI::App& verb, int& exit_code) {
   });
 }
 
-/// Prints help and ends the parsing of the command line.
-void print_data_help(const CLI::App& verb, std::vector<std::string> words) {
-  std::erase(words, "");  // What the option has without a value.
-  std::cout << (words.empty() ? verb.get_parent()->help() : description_help(words));
-  throw CLI::Success();
-}
-
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
@@ -159,12 +152,10 @@ void add_data(CLI::App& app, int& exit_code) {
   with_name("verify", "Compare a dataset's files with their SHA-256, or decode its images.",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
   add_pack(*verb, exit_code);
-  verb->set_help_flag();  // Not before the commands, which take it over.
-  verb->add_option_function<std::vector<std::string>>(
-          "-h,--help", [verb](const auto& words) { print_data_help(*verb, words); },
-          "print this help, or that of descriptions: --help describe [KEY], --help format NAME")
-      ->expected(0, -1)
-      ->type_name("TOPIC");
+  // Not before the commands, which take the flag over.
+  add_topic_help(
+      *verb, "print this help, or that of descriptions: --help describe [KEY], --help format NAME",
+      [](const auto& words) { return words.empty() ? "" : description_help(words); });
 }
 
 }  // namespace moesaic::tools

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,34 +30,22 @@ struct ExportArguments {
   ExportOptions options;
 };
 
-struct ExportStopped {
-  int signal = 0;
-};
-
-/// Returns the formats that pass, each as "name: text", or as its name if the text is empty.
-template <class Text, class Passes>
-std::string listed_formats(Text&& text, Passes&& passes) {
+/// Returns each format with this text about it.
+std::string listed_formats(std::string ExportFormat::*text) {
   std::vector<std::string> items;
   for (const auto& [name, format] : export_formats().entries()) {
-    if (!passes(format)) continue;
-    const std::string words = text(format);
-    items.push_back(words.empty() ? name : fmt::format("{}: {}", name, words));
+    items.push_back(fmt::format("{}: {}", name, format.*text));
   }
   return fmt::format("{}", fmt::join(items, "; "));
 }
 
-/// Returns the names of the formats that pass.
-template <class Passes>
-std::string names_of_formats(Passes&& passes) {
-  return listed_formats([](const ExportFormat&) { return std::string(); }, passes);
-}
-
-std::string formats_with_shards() {
-  return names_of_formats([](const ExportFormat& format) { return format.max_shards > 0; });
-}
-
-std::string formats_with_preprocessing() {
-  return names_of_formats(std::mem_fn(&ExportFormat::has_preprocessing));
+/// Returns the names of the formats whose field is neither 0 nor false.
+std::string formats_with(auto ExportFormat::*field) {
+  std::vector<std::string> names;
+  for (const auto& [name, format] : export_formats().entries()) {
+    if (format.*field) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, "; "));
 }
 
 int64_t most_shards() {
@@ -79,19 +66,20 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
   return model_of(document.root(), checkpoint.model, checkpoint.folder.string());
 }
 
-int export_model(const ExportArguments& arguments) {
+void export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
   const bool is_int8 = arguments.precision == "int8";
   if (is_int8 && !format.has_preprocessing) {
     fail_usage("export: --precision int8 is for the formats {}; leave it out",
-               formats_with_preprocessing());
+               formats_with(&ExportFormat::has_preprocessing));
   }
   if (arguments.options.num_shards && format.max_shards == 0) {
-    fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
+    fail_usage("export: --shards is for the format {}; leave it out",
+               formats_with(&ExportFormat::max_shards));
   }
   if (arguments.with_preprocessing && !format.has_preprocessing) {
     fail_usage("export: --with-preprocessing is for the formats {}; leave it out",
-               formats_with_preprocessing());
+               formats_with(&ExportFormat::has_preprocessing));
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint =
@@ -105,18 +93,12 @@ int export_model(const ExportArguments& arguments) {
   if (format.max_shards > 0) stop.emplace();
   ExportOptions options = arguments.options;
   options.poll = [&] {
-    if (stop && stop->requested()) throw ExportStopped{stop->number()};
+    if (stop && stop->requested()) throw Stopped{stop->number()};
   };
   ExportInfo info = export_info(checkpoint, *model);
   if (arguments.with_preprocessing) info = with_preprocessing(std::move(info));
-  try {
-    format.write(*model, info, options);
-  } catch (const ExportStopped& stopped) {
-    log_info("stopped; nothing was written");
-    return 128 + stopped.signal;
-  }
+  format.write(*model, info, options);
   log_written(options.out);
-  return 0;
 }
 
 }  // namespace
@@ -127,24 +109,20 @@ void add_export(CLI::App& app, int& exit_code) {
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.";
   const auto arguments = std::make_shared<ExportArguments>();
   ExportOptions& options = arguments->options;
-  const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb =
       add_verb(app, "export", "Export a network for use without this library.",
                "export checkpoints/small --format torchscript --out small.ts.pt", kNotes);
   add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
-  verb->add_option(
-          "--format", arguments->format,
-          "format of the export; " +
-              listed_formats([](const ExportFormat& format) { return format.description; }, any))
+  verb->add_option("--format", arguments->format,
+                   "format of the export; " + listed_formats(&ExportFormat::description))
       ->required()
       ->type_name("NAME");
-  add_text(
-      *verb, "--out", options.out, "FILE",
-      "output path; " + listed_formats([](const ExportFormat& format) { return format.out; }, any))
+  add_text(*verb, "--out", options.out, "FILE",
+           "output path; " + listed_formats(&ExportFormat::out))
       ->required();
-  verb->add_option(
-          "--shards", options.num_shards,
-          fmt::format("number of data files, for the format {} (1)", formats_with_shards()))
+  verb->add_option("--shards", options.num_shards,
+                   fmt::format("number of data files, for the format {} (1)",
+                               formats_with(&ExportFormat::max_shards)))
       ->check(whole_number(1, most_shards()))
       ->type_name("N");
   verb->add_flag("--without-capacity", arguments->without_capacity,
@@ -154,12 +132,12 @@ void add_export(CLI::App& app, int& exit_code) {
       "--with-preprocessing", arguments->with_preprocessing,
       "export a network that takes images of uint8, resized as preprocess.json says, and "
       "normalises them itself; for the formats " +
-          formats_with_preprocessing());
+          formats_with(&ExportFormat::has_preprocessing));
   add_precision(*verb, arguments->precision, {"float32", "int8"});
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("export");
-    exit_code = export_model(*arguments);
+    exit_code = unless_stopped([&] { export_model(*arguments); });
   });
 }
 

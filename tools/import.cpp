@@ -98,25 +98,18 @@ std::string check_sides(const std::string& text) {
   return "";
 }
 
-int import_checkpoint(ImportArguments arguments) {
+void import_checkpoint(ImportArguments arguments) {
   if (!arguments.image_size.empty()) arguments.options.image_size = sides_of(arguments.image_size);
   fetch_named(arguments);
   const StopSignal stop;
   Progress bar({.label = "import", .unit = "MB"});
-  struct Stopped {};
   arguments.options.progress = [&](uint64_t done, uint64_t total) {
-    if (stop.requested()) throw Stopped{};
+    if (stop.requested()) throw Stopped{stop.number()};
     if (total < kLarge) return;
     bar.show(static_cast<int64_t>(done / kMegabyte), static_cast<int64_t>(total / kMegabyte));
     if (done == total) bar.finish();
   };
-  try {
-    std::cout << imported(arguments);
-  } catch (const Stopped&) {
-    log_info("stopped; nothing was written");
-    return 128 + stop.number();
-  }
-  return 0;
+  std::cout << imported(arguments);
 }
 
 void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
@@ -201,7 +194,7 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->callback([arguments, verb, &exit_code] {
     require_single_process("import");
     check_format(*verb, arguments->format);
-    exit_code = import_checkpoint(*arguments);
+    exit_code = unless_stopped([&] { import_checkpoint(*arguments); });
   });
 }
 

@@ -54,11 +54,6 @@ std::string examples_of(const CheckpointData& data) {
   return example_noun(data.dataset->info()) + "s";
 }
 
-/// Ends what a signal stopped.
-struct Stopped {
-  int signal;
-};
-
 /// Returns what the statistics of these images are of.
 CalibrationSource calibration_source(const PruneArguments& arguments, const Checkpoint& checkpoint,
                                      const CheckpointData& data) {
@@ -205,7 +200,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   return found.plan;
 }
 
-int prune(const PruneArguments& arguments, const CLI::App& verb) {
+void prune(const PruneArguments& arguments, const CLI::App& verb) {
   PruneCheckpointOptions options = arguments.options;
   check_one_size(arguments);
   if (!arguments.plan.empty()) options.plan = read_plan(arguments.plan);
@@ -220,7 +215,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   }
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
-      criterion_needs_pretrained(options.prune.criterion)) {
+      criterion_of(options.prune.criterion).needs_pretrained) {
     options.pretrained = find_pretrained(options.finetuned, options.trust);
     if (!options.pretrained.empty()) {
       log_info("prune: compares with {}, the network before fine-tuning",
@@ -239,21 +234,11 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   const PruneCheckpointResult result = prune_checkpoint(options);
   (arguments.json ? std::cerr : std::cout) << escaped(describe(result), "\n");
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
-  if (options.dry_run) return 0;
+  if (options.dry_run) return;
   log_written(options.out);
   log_info("evaluate: {} eval {}; continue training with a recipe that has \"init\": {}",
            called_as(), shell_quoted(options.out.string()),
            nlohmann::json(options.out.string()).dump());
-  return 0;
-}
-
-int prune_until_stopped(const PruneArguments& arguments, const CLI::App& verb) {
-  try {
-    return prune(arguments, verb);
-  } catch (const Stopped& stopped) {
-    log_info("stopped; nothing was written");
-    return 128 + stopped.signal;
-  }
 }
 
 void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
@@ -374,7 +359,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   verb->add_flag("--json", arguments->json, "print one JSON document: the plan");
   verb->callback([arguments, verb, &exit_code] {
     require_single_process("prune");
-    exit_code = prune_until_stopped(*arguments, *verb);
+    exit_code = unless_stopped([&] { prune(*arguments, *verb); });
   });
 }
 

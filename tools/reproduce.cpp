@@ -23,8 +23,8 @@ struct ReproduceArguments {
 };
 
 int run_reproduce(const ReproduceArguments& arguments) {
-  const Experiment experiment =
-      load_experiment(arguments.experiment, parse_scale(arguments.scale), arguments.overrides);
+  const Scale scale = arguments.scale == "quick" ? Scale::quick : Scale::paper;
+  const Experiment experiment = load_experiment(arguments.experiment, scale, arguments.overrides);
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     std::cout << plan_experiment(experiment);
@@ -67,8 +67,7 @@ void add_reproduce(CLI::App& app, int& exit_code) {
            "folder of runs and results (checkpoints/<name>)");
   verb->add_option("--scale", arguments->scale,
                    "scale of the experiment: paper, or quick to try it out")
-      ->check(one_of_words(
-          {std::string(scale_name(Scale::paper)), std::string(scale_name(Scale::quick))}))
+      ->check(one_of_words({"paper", "quick"}))
       ->type_name("SCALE")
       ->capture_default_str();
   add_device(*verb, arguments->device);

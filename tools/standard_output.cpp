@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <iostream>
-#include <streambuf>
 #include <system_error>
 
 #include "moesaic/base/log.h"
@@ -16,36 +15,7 @@
 namespace moesaic::tools {
 namespace {
 
-/// Writes what std::cout prints to stdout, as its own buffer does, and remembers why the first
-/// write failed, which stdio does not.
-class OutputBuffer : public std::streambuf {
- public:
-  int error() const { return error_; }
-
- private:
-  std::streamsize xsputn(const char* text, std::streamsize count) override {
-    const size_t written = std::fwrite(text, 1, static_cast<size_t>(count), stdout);
-    if (written != static_cast<size_t>(count)) note();
-    return static_cast<std::streamsize>(written);
-  }
-  int_type overflow(int_type character) override {
-    if (traits_type::eq_int_type(character, traits_type::eof())) return 0;
-    const char c = traits_type::to_char_type(character);
-    return xsputn(&c, 1) == 1 ? character : traits_type::eof();
-  }
-  int sync() override {
-    const bool flushed = std::fflush(stdout) == 0;
-    if (!flushed) note();
-    return flushed ? 0 : -1;
-  }
-  void note() {
-    if (error_ == 0) error_ = errno;
-  }
-
-  int error_ = 0;
-};
-
-OutputBuffer* output = nullptr;  ///< Of a program's end; nullptr for a terminal.
+FileBuffer* output = nullptr;  ///< Of std::cout, until the end of the program.
 
 }  // namespace
 
@@ -61,19 +31,15 @@ void hold_standard_streams() {
 
 void protect_terminals() {
   // The buffers stay until the end, when the streams are flushed.
-  if (is_terminal(stdout)) {
-    std::cout.rdbuf(new TerminalBuffer(stdout));
-  } else {
-    std::cout.rdbuf(output = new OutputBuffer());
-  }
-  if (is_terminal(stderr)) std::cerr.rdbuf(new TerminalBuffer(stderr));
+  std::cout.rdbuf(output = new FileBuffer(stdout, is_terminal(stdout)));
+  if (is_terminal(stderr)) std::cerr.rdbuf(new FileBuffer(stderr, /*is_terminal=*/true));
 }
 
 int checked_output(int exit_code) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;  // This flushes std::cout too.
   int error = errno;
-  if (output != nullptr && output->error() != 0) error = output->error();  // It came first.
+  if (output->error() != 0) error = output->error();  // It came first.
   if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
   if (exit_code != 0) return exit_code;  // The error has been printed already.
   log_error("standard output: cannot write{}",

@@ -7,8 +7,8 @@ namespace moesaic::tools {
 /// opened later takes its number and what is printed. Writing to a closed standard output fails.
 void hold_standard_streams();
 
-/// Escapes control characters of what std::cout and std::cerr print on a terminal, and elsewhere
-/// remembers why the first write to standard output failed.
+/// Escapes control characters of what std::cout and std::cerr print on a terminal, and remembers
+/// why the first write to standard output failed. checked_output() needs this call before it.
 void protect_terminals();
 
 /// `exit_code`, or 1 and a line on standard error where it is 0 but what was printed has not

@@ -13,6 +13,7 @@
 #include "command_line.h"
 #include "distributed.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
@@ -84,7 +85,7 @@ void describe_run(const std::string& out) {
     log_warning("no curve was drawn: {}", error.what());
   }
   try {
-    write_run_report(out, called_as());
+    write_atomic(fs::path(out) / "report.md", run_report(out, called_as()));
     log_info("report: {}/report.md", out);
   } catch (const Error& error) {
     log_warning("no report was written: {}", error.what());
@@ -201,27 +202,16 @@ int train(const TrainArguments& arguments) {
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 
-/// Prints help and ends the parsing of the command line.
-void print_help(const CLI::App& verb, std::vector<std::string> words) {
-  std::erase(words, "");  // What the option has without a value.
-  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
-                                         : settings_help(words);
-  std::cout << text;
-  throw CLI::Success();
-}
-
 }  // namespace
 
 void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = add_verb(app, "train", "Train a network through the phases of a run.",
                             "train models/vmoe/recipes/smoke.json seed=2 --out checkpoints/first");
-  verb->set_help_flag();
-  verb->add_option_function<std::vector<std::string>>(
-          "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "print this help, or help on KEY.PATH, or on a model, kind or loss NAME")
-      ->expected(0, -1)
-      ->type_name("TOPIC");
+  add_topic_help(*verb, "print this help, or help on KEY.PATH, or on a model, kind or loss NAME",
+                 [](const auto& words) {
+                   return words.empty() ? "\n" + common_settings_help() : settings_help(words);
+                 });
   verb->add_option("config", arguments->config,
                    "recipe of the run, a JSON file, e.g. models/vmoe/recipes/smoke.json")
       ->type_name("CONFIG");

@@ -61,10 +61,6 @@ fs::path replaceable(const fs::path& path) {
   return target.empty() ? path : target;
 }
 
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 /// Returns NAME of a name ".NAME.<process>-<number><suffix>", which unique_sibling() makes; "" of
 /// any other one.
 std::string_view staged_name(std::string_view name, std::string_view suffix) {
@@ -73,8 +69,8 @@ std::string_view staged_name(std::string_view name, std::string_view suffix) {
   name.remove_suffix(suffix.size());
   const size_t dot = std::min(name.rfind('.'), name.size());
   const size_t dash = std::min(name.find('-', dot), name.size());
-  if (dash == name.size() || !is_number(name.substr(dot + 1, dash - dot - 1))) return {};
-  return is_number(name.substr(dash + 1)) ? name.substr(0, dot) : std::string_view();
+  if (dash == name.size() || !is_digits(name.substr(dot + 1, dash - dot - 1))) return {};
+  return is_digits(name.substr(dash + 1)) ? name.substr(0, dot) : std::string_view();
 }
 
 void check(const std::error_code& error, const fs::path& path, std::string_view what) {
@@ -123,29 +119,6 @@ bool exchange(const fs::path& a, const fs::path& b) {
   fail_errno(b, "cannot exchange");
 }
 
-/// Returns the characters of a name that `max_bytes` have room for.
-std::string beginning(const std::string& name, size_t max_bytes) {
-  size_t cut = std::min(name.size(), max_bytes);
-  while (cut > 0 && cut < name.size() && !starts_character(name[cut])) --cut;
-  return name.substr(0, cut);
-}
-
-fs::path unique_sibling(const fs::path& path, std::string_view suffix) {
-  static std::atomic<unsigned> counter{0};
-  fs::path name = path.filename(), folder = path.parent_path();
-  if (name.empty()) {  // "runs/a/" names the directory a itself.
-    name = folder.filename();
-    folder = folder.parent_path();
-  }
-  for (;;) {
-    const std::string end = fmt::format(".{}-{}{}", ::getpid(), counter.fetch_add(1), suffix);
-    const fs::path sibling =
-        folder / ("." + beginning(name.string(), NAME_MAX - 1 - end.size()) + end);
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
-  }
-}
-
 // Moves `fresh` to the path of `old` and returns where the old directory is now.
 fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   if (exchange(fresh, old)) return fresh;
@@ -188,35 +161,20 @@ MappedFile::MappedFile(const fs::path& path) {
   if (size == 0) return;  // mmap rejects an empty range.
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) fail_errno(path, "cannot map");
-  bytes_ = {static_cast<const std::byte*>(address), size};
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  if (this != &other) {
-    unmap();
-    bytes_ = std::exchange(other.bytes_, {});
-  }
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  unmap();
+  memory_ = {static_cast<std::byte*>(address), Unmap{size}};
 }
 
 void MappedFile::release(std::span<const std::byte> part) const noexcept {
   if (part.empty()) return;
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const auto from = static_cast<std::size_t>(part.data() - bytes_.data());
+  const auto from = static_cast<std::size_t>(part.data() - memory_.get());
   const std::size_t first = from / page * page;
-  auto* address = const_cast<std::byte*>(bytes_.data() + first);
-  ::madvise(address, from + part.size() - first, MADV_DONTNEED);  // A hint that may fail.
+  // A hint that may fail.
+  ::madvise(memory_.get() + first, from + part.size() - first, MADV_DONTNEED);
 }
 
-void MappedFile::unmap() noexcept {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  bytes_ = {};
+void MappedFile::Unmap::operator()(std::byte* memory) const {
+  ::munmap(memory, size);
 }
 
 std::string read_text(const fs::path& path) {
@@ -240,8 +198,20 @@ std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view
   return text;
 }
 
-fs::path unique_sibling(const fs::path& path) {
-  return unique_sibling(path, kStagingSuffix);
+fs::path unique_sibling(const fs::path& path, std::string_view suffix) {
+  static std::atomic<unsigned> counter{0};
+  fs::path name = path.filename(), folder = path.parent_path();
+  if (name.empty()) {  // "runs/a/" names the directory a itself.
+    name = folder.filename();
+    folder = folder.parent_path();
+  }
+  for (;;) {
+    const std::string end = fmt::format(".{}-{}{}", ::getpid(), counter.fetch_add(1), suffix);
+    const fs::path sibling =
+        folder / fmt::format(".{}{}", first_bytes(name.string(), NAME_MAX - 1 - end.size()), end);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
+  }
 }
 
 fs::path without_staging(const fs::path& path) {
@@ -279,9 +249,7 @@ void AtomicFile::sync() {
 
 void AtomicFile::commit() {
   sync();
-  if (::rename(staging_.c_str(), final_place_.c_str()) != 0) {
-    fail_errno(final_place_, "cannot rename into place");
-  }
+  rename_or_fail(staging_, final_place_);
   fd_.reset();
   const fs::path folder = final_place_.parent_path();
   sync_path(folder.empty() ? "." : folder);
@@ -338,7 +306,7 @@ fs::path set_aside(const fs::path& path, std::string_view what) {
 
 bool is_set_aside(const fs::path& path, std::string_view what) {
   std::string end = path.extension().string();
-  if (const size_t dash = end.rfind('-'); dash != end.npos && is_number(&end[dash + 1])) {
+  if (const size_t dash = end.rfind('-'); dash != end.npos && is_digits(&end[dash + 1])) {
     end.resize(dash);
   }
   return end == fmt::format(".{}", what);
@@ -397,13 +365,9 @@ void StagedDirectory::commit() {
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
 }
 
-void BulkFile::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
 BulkFile::BulkFile(const fs::path& final_place, std::function<void()> progress)
     : file_(final_place),
-      buffer_(aligned_memory()),
+      buffer_(aligned_memory(), &std::free),
       direct_(set_direct(file_.fd(), true)),
       progress_(std::move(progress)) {}
 

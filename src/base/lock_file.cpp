@@ -19,6 +19,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 
@@ -32,8 +33,7 @@ std::optional<std::string> holder(int fd) {
   if (size < 0 || size == std::ssize(text)) return std::nullopt;  // A number is shorter.
   std::string number(text.data(), static_cast<size_t>(size));
   if (number.ends_with('\n')) number.pop_back();
-  return number.find_first_not_of("0123456789") == number.npos ? std::optional(number)
-                                                               : std::nullopt;
+  return number.empty() || is_digits(number) ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace

@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::size_t kMaxPattern = 1000;
 
-std::string length_problem_of_pattern(const std::string& text) {
-  if (text.size() <= kMaxPattern) return "";
-  return fmt::format("a pattern of {} characters; at most {} are allowed", text.size(),
-                     kMaxPattern);
-}
-
 std::shared_ptr<const re2::RE2> compiled(const std::string& text) {
   constexpr int64_t kMaxBytes = 8 << 20;
   re2::RE2::Options options(re2::RE2::Quiet);
@@ -43,16 +37,21 @@ std::string problem_of(const re2::RE2& expression) {
 }  // namespace
 
 Pattern::Pattern(const std::string& text) {
-  const std::string too_long = length_problem_of_pattern(text);
-  if (!too_long.empty()) fail_usage("{}", too_long);
+  if (text.size() > kMaxPattern) {
+    fail_usage("a pattern of {} characters; at most {} are allowed", text.size(), kMaxPattern);
+  }
   expression_ = compiled(text);
   const std::string problem = problem_of(*expression_);
   if (!problem.empty()) fail_usage("{}", problem);
 }
 
 std::string Pattern::problem(const std::string& text) {
-  const std::string too_long = length_problem_of_pattern(text);
-  return too_long.empty() ? problem_of(*compiled(text)) : too_long;
+  try {
+    const Pattern valid(text);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 std::size_t Pattern::num_groups() const {

@@ -40,10 +40,6 @@ void fail_errno(const fs::path& path, std::string_view action, int error) {
   throw IoError(text);
 }
 
-void fail_errno(const fs::path& path, std::string_view action) {
-  fail_errno(path, action, errno);
-}
-
 UniqueFd try_open(const fs::path& path, int flags, unsigned mode) {
   int fd = -1;
   do {

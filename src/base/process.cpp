@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
@@ -88,17 +87,6 @@ UniqueFd nameless_file(const std::string& program, std::string_view content) {
   return file;
 }
 
-/// Returns all that was written to a file without a name.
-std::string content_of(int fd) {
-  std::string text;
-  std::array<char, 4096> part{};
-  ssize_t n = 0;
-  while ((n = ::pread(fd, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0) {
-    text.append(part.data(), static_cast<size_t>(n));
-  }
-  return text;
-}
-
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 double of_machine() {
@@ -134,7 +122,7 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
   const pid_t child = spawn(argv, environment_with(environment), folder, given.get(),
                             said == nullptr ? STDERR_FILENO : kept.get());
   const int status = wait_for(child, argv[0]);
-  if (said != nullptr) *said = content_of(kept.get());
+  if (said != nullptr) *said = read_text(fmt::format("/proc/self/fd/{}", kept.get()));
   return status;
 }
 

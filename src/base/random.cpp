@@ -39,14 +39,10 @@ CounterRng::CounterRng(uint64_t seed, uint64_t stream, uint64_t position) : posi
 }
 
 uint64_t CounterRng::next() {
-  if (has_second_) {
-    has_second_ = false;
-    return second_;
-  }
+  if (second_) return *std::exchange(second_, std::nullopt);
   const auto word = philox4x32({low(block_), high(block_), low(position_), high(position_)}, key_);
   ++block_;
   second_ = (uint64_t{word[3]} << 32) | word[2];
-  has_second_ = true;
   return (uint64_t{word[1]} << 32) | word[0];
 }
 
@@ -62,14 +58,10 @@ uint64_t CounterRng::randint(uint64_t n) {
 }
 
 double CounterRng::normal() {
-  if (has_spare_normal_) {
-    has_spare_normal_ = false;
-    return spare_normal_;
-  }
+  if (spare_normal_) return *std::exchange(spare_normal_, std::nullopt);
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));  // 1 - u > 0.
   const double angle = 2.0 * std::numbers::pi * uniform();
   spare_normal_ = radius * std::sin(angle);
-  has_spare_normal_ = true;
   return radius * std::cos(angle);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -12,19 +13,27 @@
 
 namespace moesaic {
 
-std::streamsize TerminalBuffer::xsputn(const char* text, std::streamsize count) {
-  const std::string line = escaped({text, static_cast<std::size_t>(count)}, "\n\t");
-  return std::fwrite(line.data(), 1, line.size(), file_) == line.size() ? count : 0;
+/// Returns `written`, and keeps errno where it is false.
+bool FileBuffer::noted(bool written) {
+  if (!written && error_ == 0) error_ = errno;
+  return written;
 }
 
-TerminalBuffer::int_type TerminalBuffer::overflow(int_type character) {
+std::streamsize FileBuffer::xsputn(const char* text, std::streamsize count) {
+  std::string_view line(text, static_cast<std::size_t>(count));
+  const std::string safe = is_terminal_ ? escaped(line, "\n\t") : "";
+  if (is_terminal_) line = safe;
+  return noted(std::fwrite(line.data(), 1, line.size(), file_) == line.size()) ? count : 0;
+}
+
+FileBuffer::int_type FileBuffer::overflow(int_type character) {
   if (traits_type::eq_int_type(character, traits_type::eof())) return 0;
   const char c = traits_type::to_char_type(character);
   return xsputn(&c, 1) == 1 ? character : traits_type::eof();
 }
 
-int TerminalBuffer::sync() {
-  return std::fflush(file_) == 0 ? 0 : -1;
+int FileBuffer::sync() {
+  return noted(std::fflush(file_) == 0) ? 0 : -1;
 }
 
 bool is_terminal(std::FILE* file) {

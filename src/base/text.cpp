@@ -83,6 +83,16 @@ size_t count_characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), starts_character));
 }
 
+bool is_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+std::string_view first_bytes(std::string_view text, size_t max_bytes) {
+  size_t cut = std::min(text.size(), max_bytes);
+  while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
+  return text.substr(0, cut);
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
@@ -127,10 +137,8 @@ std::string escaped(std::string_view text, std::string_view kept) {
 }
 
 std::string one_line(std::string_view text, size_t max_bytes) {
-  size_t cut = std::min(text.size(), max_bytes);
-  while (cut > 0 && cut < text.size() && !starts_character(text[cut])) --cut;
-  const std::string line = escaped(text.substr(0, cut));
-  return cut < text.size() ? line + "..." : line;
+  const std::string_view shown = first_bytes(text, max_bytes);
+  return escaped(shown) + (shown.size() < text.size() ? "..." : "");
 }
 
 std::string printable(std::string_view text) {

@@ -23,43 +23,29 @@ std::map<std::string_view, const Json*> members_of(const Json& object) {
   return members;
 }
 
-class Comparison {
- public:
-  explicit Comparison(const DifferenceForm& form) : form_(form) {}
-
-  void add(const Json& a, const Json& b, const std::string& path) {
-    if (a.is_object() && b.is_object()) return add_members(a, b, path);
-    if (a.is_array() && b.is_array() && !form_.lists_whole) return add_items(a, b, path);
-    if (a != b) list_.push_back({path, a, b});
-  }
-  std::vector<Difference> take() && { return std::move(list_); }
-
- private:
-  std::string joined(const std::string& path, const std::string& name) const {
-    return path.empty() ? name : path + form_.separator + name;
-  }
-
-  void add_members(const Json& a, const Json& b, const std::string& path) {
+void add_differences(const Json& a, const Json& b, const std::string& path,
+                     const DifferenceForm& form, std::vector<Difference>& list) {
+  const auto add = [&](const Json& inner_a, const Json& inner_b, const std::string& name) {
+    add_differences(inner_a, inner_b, path.empty() ? name : path + form.separator + name, form,
+                    list);
+  };
+  if (a.is_object() && b.is_object()) {
     const auto before = members_of(a), after = members_of(b);
     for (const auto& [key, value] : a.items()) {
       const auto found = after.find(key);
-      add(value, found == after.end() ? Json() : *found->second, joined(path, key));
+      add(value, found == after.end() ? Json() : *found->second, key);
     }
     for (const auto& [key, value] : b.items()) {
-      if (!before.contains(key)) add(Json(), value, joined(path, key));
+      if (!before.contains(key)) add(Json(), value, key);
     }
-  }
-
-  void add_items(const Json& a, const Json& b, const std::string& path) {
+  } else if (a.is_array() && b.is_array() && !form.lists_whole) {
     for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      add(i < a.size() ? a[i] : Json(), i < b.size() ? b[i] : Json(),
-          joined(path, std::to_string(i)));
+      add(i < a.size() ? a[i] : Json(), i < b.size() ? b[i] : Json(), std::to_string(i));
     }
+  } else if (a != b) {
+    list.push_back({path, a, b});
   }
-
-  const DifferenceForm& form_;
-  std::vector<Difference> list_;
-};
+}
 
 std::string value_text(const Json& value) {
   constexpr size_t kLongest = 60;
@@ -70,9 +56,9 @@ std::string value_text(const Json& value) {
 
 std::vector<Difference> differences(const Json& before, const Json& after,
                                     const DifferenceForm& form) {
-  Comparison comparison(form);
-  comparison.add(before, after, "");
-  return std::move(comparison).take();
+  std::vector<Difference> list;
+  add_differences(before, after, "", form, list);
+  return list;
 }
 
 std::string describe(const std::vector<Difference>& differences, bool side_by_side) {

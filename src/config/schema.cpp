@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -37,13 +36,8 @@ void warn_of_epochs(const Interval& interval, const std::string& where, const st
 
 using Parts = std::span<const std::string>;
 
-bool stands_for_any(const std::string& part) {
+bool stands_for_any(std::string_view part) {
   return part == "N" || part == "<name>";
-}
-
-bool is_number(const std::string& part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 /// Returns whether `path` leads to the setting or to a group of it. The number of an item may be
@@ -54,7 +48,7 @@ bool leads_to(Parts path, Parts key, bool named) {
   if (!stands_for_any(key.front())) {
     return path.front() == key.front() && leads_to(path.subspan(1), key.subspan(1), named);
   }
-  const bool item = path.front() == key.front() || is_number(path.front());
+  const bool item = path.front() == key.front() || is_digits(path.front());
   if (item || (named && path.size() > 1)) {
     if (leads_to(path.subspan(1), key.subspan(1), named)) return true;
   }
@@ -62,7 +56,7 @@ bool leads_to(Parts path, Parts key, bool named) {
 }
 
 /// Returns the path of the parts that `drops` does not tell to leave out.
-std::string path_without(bool (*drops)(const std::string&), std::vector<std::string> parts) {
+std::string path_without(bool (*drops)(std::string_view), std::vector<std::string> parts) {
   std::erase_if(parts, drops);
   return fmt::format("{}", fmt::join(parts, "."));
 }
@@ -261,23 +255,20 @@ void check_object(const Value& value, const std::string& path,
   value.members(path);
 }
 
-const Value::Member* find_unknown(const Value& object, const std::string& path,
-                                  const std::vector<std::string>& known) {
+void check_known(const Value& object, const std::string& path,
+                 const std::vector<std::string>& known, HelpRows (*rows)()) {
   const Value::Object& members = object.members(path);
-  const auto found = std::ranges::find_if(members, [&](const Value::Member& member) {
-    return std::ranges::find(known, member.key) == known.end();
+  const auto unknown = std::ranges::find_if(members, [&](const Value::Member& member) {
+    return std::ranges::count(known, member.key) == 0;
   });
-  return found == members.end() ? nullptr : &*found;
-}
-
-void fail_unknown(const Value::Member& member, const std::string& path,
-                  const std::vector<std::string>& known, const HelpRows& rows) {
-  const HelpRows inner = rows_called(rows, member.key);
-  const auto other = std::ranges::find(rows, member.key, &config_detail::HelpRow::key);
-  fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key), in_path(path),
-             other != rows.end() ? fmt::format("it is a setting of {}", other->choice)
-             : inner.empty()     ? did_you_mean(member.key, known)
-                             : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
+  if (unknown == members.end()) return;
+  const HelpRows all = rows(), inner = rows_called(all, unknown->key);
+  const auto other = std::ranges::find(all, unknown->key, &HelpRow::key);
+  fail_usage("{}: unknown key {}{}; {}", unknown->origin.text(), printable(unknown->key),
+             in_path(path),
+             other != all.end() ? fmt::format("it is a setting of {}", other->choice)
+             : inner.empty()    ? did_you_mean(unknown->key, known)
+                                : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
 }
 
 Value with_current_keys(const Value& object, const std::string& path,
@@ -302,7 +293,7 @@ Value with_current_keys(const Value& object, const std::string& path,
                fmt::format("{}: '{}' is called '{}' now; the former name is still read",
                            old->origin.text(), former, name),
                fmt::format("{}: {}", source_name(old->origin),
-                           path_without(is_number, split(former, '.'))));
+                           path_without(is_digits, split(former, '.'))));
     }
     if (now == members.end()) {
       old->key = key.name;
@@ -379,9 +370,8 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
     const std::string number = text.substr(0, space);
     const std::string unit = space == std::string::npos ? "" : text.substr(space + 1);
     const bool steps = unit == "step" || unit == "steps";
-    const bool digits = !number.empty() && number.size() <= 15 &&
-                        number.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || (!steps && unit != "epoch" && unit != "epochs")) {
+    if (!is_digits(number) || number.size() > 15 ||
+        (!steps && unit != "epoch" && unit != "epochs")) {
       fail_usage("{}: '{}' must be a text such as \"20 steps\" or \"1 epoch\"{}, found {}",
                  value.where(), path,
                  plain == Interval::Unit::steps ? ", or a number of steps" : "", value.described());

@@ -270,10 +270,7 @@ Value Value::with(std::string_view key, Value value) const {
 
 Value Value::with(size_t index, Value item) const {
   Array copy = items();
-  if (index >= copy.size()) {
-    fail_usage("{}: item {} does not exist: the list holds {}", where(), index, copy.size());
-  }
-  copy[index] = std::move(item);
+  copy.at(index) = std::move(item);
   return Value(origin(), std::move(copy));
 }
 

@@ -63,62 +63,26 @@ void write_one_file(const Model& model, const fs::path& file, const ExportInfo& 
   write_tensors(file, state_of(model), metadata);
 }
 
-ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportInfo&)) {
-  ExportFormat format;
-  format.write = [write](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+using Exporter = void (*)(const Model&, const fs::path&, const ExportInfo&);
+
+auto written_by(Exporter exporter) {
+  return [exporter](const Model& model, const ExportInfo& info, const ExportOptions& options) {
     warn_of_batches(model);
-    write(model, options.out, info);
+    exporter(model, options.out, info);
   };
-  return format;
 }
 
-ExportFormat safetensors_format() {
-  ExportFormat format = made_by(export_safetensors);
-  format.description = "weights and JSON files, readable without PyTorch";
-  format.out = "new folder, or new file that ends in .safetensors";
-  format.check_out = [](const fs::path& out) { check_new_weights(out, "--out"); };
-  return format;
-}
-
-ExportFormat torchscript_format() {
-  ExportFormat format = made_by(export_torchscript);
-  format.description = "one file that PyTorch and LibTorch run without this library";
-  format.out = "new file";
-  format.check_out = [](const fs::path& out) { check_new_file(out, "--out"); };
-  return format;
-}
-
-ExportFormat pytorch_format() {
-  ExportFormat format = made_by(export_pytorch);
-  format.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card";
-  format.out = "new folder";
-  format.has_preprocessing = true;
-  format.check_out = [](const fs::path& out) { check_new_folder(out, "--out"); };
-  return format;
-}
-
-/// A format that Python writes.
-ExportFormat recorded_format(void (*write)(const Model&, const fs::path&, const ExportInfo&),
-                             std::string description) {
-  ExportFormat format = made_by(write);
-  format.description = std::move(description);
-  format.out = "new file";
-  format.has_preprocessing = true;
-  format.check_out = [](const fs::path& out) {
-    check_new_file(out, "--out");
-    export_python();
-  };
-  return format;
-}
-
-ExportFormat pt2_format() {
-  return recorded_format(export_pt2,
-                         "one file of torch.export, which LibTorch runs without Python; written by "
-                         "Python");
-}
-
-ExportFormat onnx_format() {
-  return recorded_format(export_onnx, "one file for ONNX Runtime (opset 20), written by Python");
+/// Returns a format that Python writes.
+ExportFormat recorded_format(std::string description, Exporter exporter) {
+  return {.description = std::move(description),
+          .out = "new file",
+          .has_preprocessing = true,
+          .check_out =
+              [](const fs::path& out) {
+                check_new_file(out, "--out");
+                export_python();
+              },
+          .write = written_by(exporter)};
 }
 
 /// Returns the last line of an evaluation of this checkpoint's step in the metrics.jsonl of its
@@ -224,11 +188,29 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 }
 
 Registry<ExportFormat>& export_formats() {
-  static Registry<ExportFormat> list("format", {{"onnx", onnx_format()},
-                                                {"pt2", pt2_format()},
-                                                {"pytorch", pytorch_format()},
-                                                {"safetensors", safetensors_format()},
-                                                {"torchscript", torchscript_format()}});
+  static Registry<ExportFormat> list(
+      "format",
+      {{"onnx",
+        recorded_format("one file for ONNX Runtime (opset 20), written by Python", export_onnx)},
+       {"pt2", recorded_format("one file of torch.export, which LibTorch runs without Python; "
+                               "written by Python",
+                               export_pt2)},
+       {"pytorch",
+        {.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card",
+         .out = "new folder",
+         .has_preprocessing = true,
+         .check_out = [](const fs::path& out) { check_new_folder(out, "--out"); },
+         .write = written_by(export_pytorch)}},
+       {"safetensors",
+        {.description = "weights and JSON files, readable without PyTorch",
+         .out = "new folder, or new file that ends in .safetensors",
+         .check_out = [](const fs::path& out) { check_new_weights(out, "--out"); },
+         .write = written_by(export_safetensors)}},
+       {"torchscript",
+        {.description = "one file that PyTorch and LibTorch run without this library",
+         .out = "new file",
+         .check_out = [](const fs::path& out) { check_new_file(out, "--out"); },
+         .write = written_by(export_torchscript)}}});
   return list;
 }
 

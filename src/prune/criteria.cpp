@@ -104,12 +104,6 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
   add_gated(routing, outputs_Ro, gate_R1, id_R, use);
 }
 
-const Criterion& find_criterion(const std::string& name) {
-  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
-  if (found != criteria().end()) return *found;
-  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
-}
-
 using Scores = std::vector<double>;
 
 /// Returns the scores [E] float64 of a tensor in memory.
@@ -320,22 +314,14 @@ std::vector<std::string> criterion_names() {
   return names;
 }
 
-bool criterion_needs_pretrained(const std::string& criterion) {
-  return find_criterion(criterion).needs_pretrained;
-}
-
-bool criterion_needs_images(const std::string& criterion) {
-  return find_criterion(criterion).needs_images;
-}
-
-bool criterion_is_by_subset(const std::string& criterion) {
-  return std::ranges::any_of(criteria(), [&](const Criterion& other) {
-    return other.name == criterion && other.selects_subset;
-  });
+const Criterion& criterion_of(const std::string& name) {
+  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
+  if (found != criteria().end()) return *found;
+  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
 std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input) {
-  const Criterion& found = find_criterion(criterion);
+  const Criterion& found = criterion_of(criterion);
   const int64_t block = input.finetuned.block;
   if (found.needs_pretrained && input.pretrained == nullptr) {
     fail_usage("block {}: criterion '{}' needs the pretrained network", block, criterion);

@@ -27,16 +27,12 @@ RowsPerToken even_rows_per_token(const Model& model) {
   return rows_of_kept(model, nn::rows_per_token);
 }
 
-RowsPerToken capacity_rows_per_token(const Model& model) {
-  return rows_of_kept(model, nn::capacity_rows_per_token);
-}
-
 Footprint footprint(const Model& model) {
   Footprint total;
   total.num_parameters = model.num_parameters();
   total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
   total.flops = model.flops_per_image(even_rows_per_token(model));
-  total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
+  total.capacity_flops = model.flops_per_image(rows_of_kept(model, nn::capacity_rows_per_token));
   return total;
 }
 

@@ -354,7 +354,8 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   const std::vector<MoEBlock> blocks = input.finetuned.moe_blocks();
   check_keep(input.finetuned, options.keep);
   check_finite(input.finetuned, input.finetuned_values, "fine-tuned");
-  const bool compares = criterion_needs_pretrained(options.criterion);
+  const Criterion& criterion = criterion_of(options.criterion);
+  const bool compares = criterion.needs_pretrained;
   std::vector<MoEBlock> before;
   nn::ParameterValues old_values;
   if (input.pretrained != nullptr) {
@@ -363,7 +364,6 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
     old_values = values_for(*input.pretrained, input.pretrained_values);
   }
   const nn::ParameterValues values = values_for(input.finetuned, input.finetuned_values);
-  const bool by_subset = criterion_is_by_subset(options.criterion);
   ExpertRankings rankings;
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
@@ -379,7 +379,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
                                                        .seed = options.seed,
                                                        .finetuned_values = values,
                                                        .pretrained_values = old_values});
-    if (by_subset) ranking.products_EE = use->products_EE;
+    if (criterion.selects_subset) ranking.products_EE = use->products_EE;
   }
   const KeptExperts kept = choose_experts(input.finetuned, options.keep, rankings);
   PrunePlan plan{
@@ -395,12 +395,6 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   }
   add_means(plan, input.use);
   return plan;
-}
-
-PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
-                       const std::string& criterion, const KeepSpec& keep, uint64_t seed) {
-  return plan_pruning({.finetuned = finetuned, .pretrained = pretrained},
-                      {.criterion = criterion, .keep = keep, .seed = seed});
 }
 
 void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {

@@ -25,7 +25,7 @@ namespace {
 void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const std::string& criterion = options.prune.criterion;
   const bool by_plan = options.found || options.plan;
-  const bool compares = !by_plan && criterion_needs_pretrained(criterion);
+  const bool compares = !by_plan && criterion_of(criterion).needs_pretrained;
   if (compares && options.pretrained.empty()) {
     fail_usage(
         "prune: criterion '{}' compares with the pretrained network: give --pretrained, or a "
@@ -343,7 +343,7 @@ std::string relation_problem(const Model& finetuned, const Model& pretrained) {
 bool needs_images(const PruneCheckpointOptions& options) {
   const PruneOptions& prune = options.prune;
   if (prune.replace && replacement_needs_images(*prune.replace)) return true;
-  if (!options.plan) return criterion_needs_images(prune.criterion);
+  if (!options.plan) return criterion_of(prune.criterion).needs_images;
   return !prune.replace && replacement_needs_images(options.plan->replace);
 }
 

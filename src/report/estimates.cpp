@@ -75,17 +75,31 @@ std::optional<double> side_of(const RatioConfig& config, const std::string& side
   return found == nullptr ? std::nullopt : std::optional(found->measured);
 }
 
+/// Returns what is wrong with the level and the sizes of a ratio or a fit of curves.
+ConfigProblem curves_problem(const char* what, const char* setting,
+                             const std::optional<double>& level, const std::vector<double>& sizes) {
+  if (level.has_value() == sizes.empty()) {
+    return {fmt::format("a {0} of curves has a level and sizes, a {0} of rows neither", what),
+            {"level", setting}};
+  }
+  if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end()) return {};
+  return {fmt::format("the sizes of a {}'s curves ascend", what), {setting}};
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const RatioConfig& config) {
-  if (config.level.has_value() == config.x.empty()) {
-    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"level", "x"}};
-  }
-  if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
-      config.x.end()) {
-    return {};
-  }
-  return {"the sizes of a ratio's curves ascend", {"x"}};
+  return curves_problem("ratio", "x", config.level, config.x);
+}
+
+ConfigProblem config_problem(const FitConfig& config) {
+  ConfigProblem problem = curves_problem("fit", "sizes", config.level, config.sizes);
+  if (!problem.empty()) return problem;
+  std::set<double> places;
+  for (const auto& [row, x] : config.x) places.insert(x);
+  if (places.size() > 1) return {};
+  return {fmt::format("a fit needs rows at two values of x or more, found {}", places.size()),
+          {"x"}};
 }
 
 std::string row_of_size(const std::string& curve, double x) {

@@ -98,12 +98,6 @@ std::string_view scale_name(Scale scale) {
   return scale == Scale::quick ? "quick" : "paper";
 }
 
-Scale parse_scale(std::string_view name) {
-  if (name == scale_name(Scale::paper)) return Scale::paper;
-  if (name == scale_name(Scale::quick)) return Scale::quick;
-  fail_usage("unknown scale '{}'; choose one of paper, quick", name);
-}
-
 std::string Experiment::command() const {
   std::string command = "moesaic reproduce " + name;
   for (const std::string& assignment : overrides) command += " " + assignment;

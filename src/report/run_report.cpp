@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/figure.h"
@@ -117,10 +116,6 @@ std::string run_report(const fs::path& run, const std::string& program) {
   if (!evaluations.empty()) text += results_section(evaluations) + routing;
   if (fs::exists(run / "figure.svg")) text += "## Curves\n\n![loss and accuracy](figure.svg)\n\n";
   return text + next_section(run, name, program, !routing.empty());
-}
-
-void write_run_report(const fs::path& run, const std::string& program) {
-  write_atomic(run / "report.md", run_report(run, program));
 }
 
 }  // namespace moesaic

@@ -84,20 +84,6 @@ ConfigProblem config_problem(const PlotConfig& config) {
           {"metrics"}};
 }
 
-ConfigProblem config_problem(const FitConfig& config) {
-  if (config.level.has_value() == config.sizes.empty()) {
-    return {"a fit of curves has a level and sizes, a fit of rows neither", {"level", "sizes"}};
-  }
-  if (std::ranges::adjacent_find(config.sizes, std::greater_equal<>()) != config.sizes.end()) {
-    return {"the sizes of a fit's curves ascend", {"sizes"}};
-  }
-  std::set<double> places;
-  for (const auto& [row, x] : config.x) places.insert(x);
-  if (places.size() > 1) return {};
-  return {fmt::format("a fit needs rows at two values of x or more, found {}", places.size()),
-          {"x"}};
-}
-
 ConfigProblem config_problem(const SnapshotConfig& config) {
   for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
                                              std::tuple("metric", "converged", &config.converged),

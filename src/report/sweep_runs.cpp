@@ -291,7 +291,7 @@ class Sweep {
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back(), index);
     const CriterionChoice choice = config_.choice(network.criterion);
-    if (criterion_needs_pretrained(choice.criterion)) {
+    if (criterion_of(choice.criterion).needs_pretrained) {
       options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
                                                     : fs::path(train_.init);
     }

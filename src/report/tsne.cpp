@@ -236,24 +236,23 @@ at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2) {
 }
 
 at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
+  constexpr int64_t kIterations = 1000, kExaggerated = 250;  // In all, and of these the first.
+  constexpr double kExaggeration = 12.0;                     // Factor on affinities.
   const torch::NoGradGuard no_grad;
   const at::Tensor x = x_ND.to(at::kDouble);
-  const auto count = static_cast<double>(x.size(0));
-  const double rate = options.learning_rate > 0
-                          ? options.learning_rate
-                          : std::max(count / options.exaggeration / 4.0, 50.0);
+  const double rate = std::max(static_cast<double>(x.size(0)) / kExaggeration / 4.0, 50.0);
   // The descent runs in float32: four times as fast and precise enough for an image.
   const at::Tensor p = tsne_affinities(x, options.perplexity).to(at::kFloat);
-  const at::Tensor exaggerated = p * options.exaggeration;
+  const at::Tensor exaggerated = p * kExaggeration;
   at::Tensor y = principal_components(x).to(at::kFloat);
   at::Tensor move = at::zeros_like(y), gain = at::ones_like(y);
-  for (int64_t i = 0; i < options.num_iterations; ++i) {
-    const bool early = i < options.num_exaggerated_iterations;
+  for (int64_t i = 0; i < kIterations; ++i) {
+    const bool early = i < kExaggerated;
     const at::Tensor grad = tsne_gradient(early ? exaggerated : p, y);
     gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
     move = (early ? 0.5 : 0.8) * move - rate * gain * grad;
     y = y + move;
-    if (options.on_progress && !options.on_progress(i + 1, options.num_iterations)) break;
+    if (options.on_progress && !options.on_progress(i + 1, kIterations)) break;
   }
   return y.to(at::kDouble);
 }

@@ -124,7 +124,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
   const std::string place = location_of(prune.source, {"pretrained", "criterion"});
   const bool needed = at_location(location_of(prune.source, {"criterion"}),
-                                  [&] { return criterion_needs_pretrained(prune.criterion); });
+                                  [&] { return criterion_of(prune.criterion).needs_pretrained; });
   if (prune.pretrained.empty()) {
     if (needed) {
       fail_usage("{}: phase '{}': prune by {} needs 'pretrained', an earlier phase or a checkpoint",

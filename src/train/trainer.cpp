@@ -263,7 +263,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
   const uint64_t seed = entry_seed("prune");
   const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
   std::optional<ExpertUse> use;
-  if (replacement_needs_images(config.replace) || criterion_needs_images(config.criterion)) {
+  if (replacement_needs_images(config.replace) || criterion_of(config.criterion).needs_images) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),

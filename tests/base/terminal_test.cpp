@@ -8,11 +8,11 @@
 namespace moesaic {
 namespace {
 
-TEST(TerminalBuffer, EscapesAllButLinesAndTabs) {
+TEST(FileBuffer, EscapesAllButLinesAndTabs) {
   const test::TempDir folder;
   std::FILE* const file = std::fopen((folder / "out").c_str(), "w");
   ASSERT_NE(file, nullptr);
-  TerminalBuffer buffer(file);
+  FileBuffer buffer(file, /*is_terminal=*/true);
   std::ostream out(&buffer);
   const std::string name = "weight\x1b[31m";
   out << "\t" << name << ' ' << 3 << '\x1b' << '\n' << std::flush;
@@ -21,13 +21,14 @@ TEST(TerminalBuffer, EscapesAllButLinesAndTabs) {
   std::fclose(file);
 }
 
-TEST(TerminalBuffer, TellsWhatWasNotWritten) {
+TEST(FileBuffer, TellsWhatWasNotWritten) {
   std::FILE* const full = std::fopen("/dev/full", "w");
   ASSERT_NE(full, nullptr);
-  TerminalBuffer buffer(full);
+  FileBuffer buffer(full, /*is_terminal=*/false);
   std::ostream out(&buffer);
   out << "a line" << std::flush;
   EXPECT_FALSE(out.good());
+  EXPECT_EQ(buffer.error(), ENOSPC);
   std::fclose(full);
 }
 

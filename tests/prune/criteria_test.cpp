@@ -161,7 +161,7 @@ TEST(Criteria, EveryNameIsKnown) {
     model->forward(testing::small_images(2));
   }
   for (const std::string& name : criterion_names()) {
-    EXPECT_EQ(criterion_needs_pretrained(name), name.ends_with("-change")) << name;
+    EXPECT_EQ(criterion_of(name).needs_pretrained, name.ends_with("-change")) << name;
     const ScoreInput input{
         .finetuned = block, .pretrained = &block, .use = &meter.use().at(block.block)};
     EXPECT_EQ(expert_scores(name, input).size(), 6U) << name;
@@ -173,7 +173,7 @@ TEST(Criteria, RefusesWhatItCannotScore) {
   EXPECT_THAT(test::usage_of([&] { expert_scores("reap", {.finetuned = any}); }),
               HasSubstr("block 1: criterion 'reap' needs calibration images"));
   const MoEBlock block = small_vmoe()->moe_blocks()[1];
-  EXPECT_EQ(test::usage_of([] { criterion_needs_images("random.reroute"); }),
+  EXPECT_EQ(test::usage_of([] { criterion_of("random.reroute"); }),
             "unknown pruning criterion 'random.reroute'; did you mean 'random'?");
   EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-chang", {.finetuned = block}); }),
               HasSubstr("did you mean 'router-norm-change'"));

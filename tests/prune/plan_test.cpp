@@ -7,6 +7,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/prune/criteria.h"
+#include "prune/plan_networks.h"
 #include "prune/small_vmoe.h"
 #include "support/matchers.h"
 

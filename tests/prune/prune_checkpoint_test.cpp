@@ -5,6 +5,7 @@
 #include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/papers/clusters.h"
+#include "prune/plan_networks.h"
 #include "prune/small_vmoe.h"
 #include "support/matchers.h"
 

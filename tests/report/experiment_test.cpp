@@ -210,13 +210,6 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(grid.error(), HasSubstr("is for pruned networks; give 'keep' too"));
 }
 
-TEST(Scale, HasTwoNames) {
-  EXPECT_EQ(parse_scale("paper"), Scale::paper);
-  EXPECT_EQ(parse_scale("quick"), Scale::quick);
-  EXPECT_EQ(error_of([] { parse_scale("fast"); }),
-            "usage: unknown scale 'fast'; choose one of paper, quick");
-}
-
 TEST(Scale, ResultsOfTheTwoNeverMix) {
   EXPECT_EQ(default_output(report_test::experiment(Scale::paper)), "checkpoints/demo");
   EXPECT_EQ(default_output(report_test::experiment(Scale::quick)), "checkpoints/demo-quick");

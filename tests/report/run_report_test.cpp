@@ -14,8 +14,7 @@ TEST(RunReport, SaysWhatARunWasAndHowToGoOn) {
   const TempDir folder;
   const fs::path run = folder / "my run";
   train(run);
-  write_run_report(run, "./moesaic");
-  const std::string text = read_text(run / "report.md");
+  const std::string text = run_report(run, "./moesaic");
   EXPECT_THAT(text, StartsWith("# tiny\n\n## Recipe\n\nNetwork vmoe, seed 5, float32;"));
   EXPECT_THAT(text,
               HasSubstr("| pretrain | gradient | three | 6 steps  |     4 |     adamw |  0.01 |"));

@@ -13,6 +13,7 @@
 #include "moesaic/data/views.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
+#include "prune/plan_networks.h"
 #include "report/sweep_fixture.h"
 #include "support/matchers.h"
 

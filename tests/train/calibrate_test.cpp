@@ -70,10 +70,13 @@ void expect_sums(const ExpertUse& use, const PlainSums& wanted) {
   ASSERT_EQ(use.size(), 1U);
   const LayerUse& layer = use.at(1);
   EXPECT_EQ(static_cast<double>(layer.tokens), wanted.tokens);
+  const auto sum = [&](Powers powers, int64_t e) {
+    return layer.sums.at(powers)[e].item<double>();
+  };
   for (int64_t e = 0; e < 4; ++e) {
-    EXPECT_EQ(layer.sum({0, 0}, e), wanted.rows[e]) << e;
-    EXPECT_NEAR(layer.sum({1, 0}, e), wanted.gates[e], 1e-5 * wanted.gates[e]) << e;
-    EXPECT_NEAR(layer.sum({0, 1}, e), wanted.norms[e], 1e-5 * wanted.norms[e]) << e;
+    EXPECT_EQ(sum({0, 0}, e), wanted.rows[e]) << e;
+    EXPECT_NEAR(sum({1, 0}, e), wanted.gates[e], 1e-5 * wanted.gates[e]) << e;
+    EXPECT_NEAR(sum({0, 1}, e), wanted.norms[e], 1e-5 * wanted.norms[e]) << e;
   }
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "moesaic/base/text.h"
+
 namespace moesaic {
 
 /// `usage`: the caller asked for something invalid (a bad setting, an unknown name). `failure`: the
@@ -17,8 +19,9 @@ enum class ErrorKind { usage, failure };
 /// The exception of every function here. what() is one line: where, what, the nearest valid choice.
 class Error : public std::runtime_error {
  public:
-  /// `message` is that line, of which what() is the abridged() form (base/text.h).
-  Error(ErrorKind kind, const std::string& message);
+  /// `message` is that line, of which what() is the abridged() form.
+  Error(ErrorKind kind, const std::string& message)
+      : std::runtime_error(abridged(message)), kind_(kind) {}
 
   /// Returns the kind of the error.
   ErrorKind kind() const noexcept { return kind_; }

@@ -24,23 +24,23 @@ class MappedFile {
  public:
   /// Maps a regular file. Throws Error (failure) with the path.
   explicit MappedFile(const fs::path& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
 
   /// Returns the content, valid while this object lives.
-  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  std::span<const std::byte> bytes() const noexcept {
+    return {memory_.get(), memory_ ? memory_.get_deleter().size : 0};
+  }
 
   /// Releases the resident pages of `part` of bytes(); they are read again on the next access.
   /// Meant for a single pass over a file larger than the memory budget.
   void release(std::span<const std::byte> part) const noexcept;
 
  private:
-  void unmap() noexcept;
+  struct Unmap {
+    std::size_t size;
+    void operator()(std::byte* memory) const;
+  };
 
-  std::span<const std::byte> bytes_;
+  std::unique_ptr<std::byte[], Unmap> memory_;  ///< Null of an empty file.
 };
 
 /// Returns the whole file as text; works for pipes too.
@@ -55,9 +55,8 @@ std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view
 inline constexpr std::string_view kStagingSuffix = ".moesaic.part",
                                   kReplacedSuffix = ".moesaic.old";
 
-/// Returns an unused path beside `path`: hidden, with the process id in it, ending in
-/// kStagingSuffix.
-fs::path unique_sibling(const fs::path& path);
+/// Returns an unused path beside `path`: hidden, with the process id in it, ending in `suffix`.
+fs::path unique_sibling(const fs::path& path, std::string_view suffix = kStagingSuffix);
 
 /// Returns the path that such a path stands for, in any of its parts, for messages.
 fs::path without_staging(const fs::path& path);
@@ -149,14 +148,10 @@ class BulkFile {
   FileContent commit();
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-
   void flush();
 
   AtomicFile file_;
-  std::unique_ptr<std::byte[], Free> buffer_;
+  std::unique_ptr<std::byte[], void (*)(void*)> buffer_;
   std::size_t used_ = 0;
   bool direct_ = false;
   Sha256 hash_;

@@ -2,6 +2,7 @@
 // Thin, safe wrappers of POSIX calls: an owned descriptor, complete writes, errno as an Error.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -44,10 +45,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Throws IoError, "PATH: ACTION: <text of errno>".
-[[noreturn]] void fail_errno(const fs::path& path, std::string_view action);
-/// Throws IoError for this errno.
-[[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error);
+/// Throws IoError, "PATH: ACTION: <text of this errno>".
+[[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error = errno);
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
 UniqueFd try_open(const fs::path& path, int flags, unsigned mode = 0666);

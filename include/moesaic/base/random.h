@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,10 +47,8 @@ class CounterRng {
   std::array<uint32_t, 2> key_;
   uint64_t position_;
   uint64_t block_ = 0;
-  uint64_t second_ = 0;
-  bool has_second_ = false;
-  double spare_normal_ = 0.0;
-  bool has_spare_normal_ = false;
+  std::optional<uint64_t> second_;
+  std::optional<double> spare_normal_;
 };
 
 /// Returns one block of Philox4x32-10, as published.

@@ -6,19 +6,26 @@
 
 namespace moesaic {
 
-/// Writes what a stream prints to a file, a terminal, with all control characters but line breaks
-/// and tabs escaped(): names and texts out of files may hold commands for terminals.
-class TerminalBuffer : public std::streambuf {
+/// Writes what a stream prints to a file and remembers why the first write failed, which stdio does
+/// not. For a terminal all control characters but line breaks and tabs are escaped(): names and
+/// texts out of files may hold commands for terminals.
+class FileBuffer : public std::streambuf {
  public:
   /// Writes to `file`, which stays open.
-  explicit TerminalBuffer(std::FILE* file) : file_(file) {}
+  FileBuffer(std::FILE* file, bool is_terminal) : file_(file), is_terminal_(is_terminal) {}
+
+  /// Returns the errno of the first write that failed, or 0.
+  int error() const { return error_; }
 
  private:
   std::streamsize xsputn(const char* text, std::streamsize count) override;
   int_type overflow(int_type character) override;
   int sync() override;
+  bool noted(bool written);
 
   std::FILE* file_;
+  bool is_terminal_;
+  int error_ = 0;
 };
 
 /// Returns whether `file` is a terminal.

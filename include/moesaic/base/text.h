@@ -38,6 +38,12 @@ std::optional<Number> parsed_number(std::string_view text) {
 /// Returns the number of characters (code points) of UTF-8 text.
 size_t count_characters(std::string_view text);
 
+/// Returns whether the text is a number of decimal digits, without a sign.
+bool is_digits(std::string_view text);
+
+/// Returns the characters of the text that `max_bytes` have room for.
+std::string_view first_bytes(std::string_view text, size_t max_bytes);
+
 /// Returns the parts between separators; "" has one empty part.
 std::vector<std::string> split(std::string_view text, char separator);
 

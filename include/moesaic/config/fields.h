@@ -21,13 +21,7 @@
 
 namespace moesaic::config_detail {
 
-struct AnyFields {
-  template <class T, class... R>
-  void operator()(std::string_view, T&, std::string_view, const R&...) {}
-  template <class NamedSettings, class... R>
-  void choice(std::string_view, NamedSettings&, const std::vector<NamedSettings>&, std::string_view,
-              const R&...) {}
-};
+struct AnyFields;  // Stands for every visitor; overload resolution needs none of its members.
 
 /// A struct with a describe() that argument-dependent lookup finds.
 template <class T>
@@ -156,13 +150,10 @@ struct RenamedKey {
 /// (usage) where both keys are given.
 Value with_current_keys(const Value& object, const std::string& path,
                         const std::vector<RenamedKey>& renamed);
-/// Returns the first member whose key is not among `known`, or nullptr.
-const Value::Member* find_unknown(const Value& object, const std::string& path,
-                                  const std::vector<std::string>& known);
-/// Throws Error (usage) with the nearest of `known`, or the setting that rows_called() finds.
-[[noreturn]] void fail_unknown(const Value::Member& member, const std::string& path,
-                               const std::vector<std::string>& known,
-                               const std::vector<HelpRow>& rows);
+/// Throws Error (usage) for a member whose key is not among `known`, with the nearest of them, or
+/// the setting that rows_called() finds among `rows`, which are made for the message only.
+void check_known(const Value& object, const std::string& path,
+                 const std::vector<std::string>& known, std::vector<HelpRow> (*rows)());
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
 [[noreturn]] void fail_problem(const Value& object, const std::string& path,
                                const ConfigProblem& problem);
@@ -282,11 +273,11 @@ void read_struct(const Value& given, const std::string& path, T& out) {
   check_object(given, path, keys.keys());
   const Value value =
       keys.renamed().empty() ? given : with_current_keys(given, path, keys.renamed());
-  if (const Value::Member* unknown = find_unknown(value, path, keys.keys())) {
+  check_known(value, path, keys.keys(), [] {
     std::vector<HelpRow> rows;
     add_help(std::string(), T{}, rows);
-    fail_unknown(*unknown, path, keys.keys(), rows);
-  }
+    return rows;
+  });
   FieldReader fields(value, path);
   describe(fields, out);
   if constexpr (HasSource<T>) out.source = value;
@@ -318,12 +309,6 @@ void read_map(const Value& value, const std::string& path, const Rules& rules, T
   }
 }
 
-template <Optional T>
-void read_optional(const Value& value, const std::string& path, const Rules& rules, T& out) {
-  out.reset();
-  if (!value.is_null()) read(value, path, rules, out.emplace());
-}
-
 template <class T>
 void read(const Value& value, const std::string& path, const Rules& rules, T& out) {
   if constexpr (std::is_same_v<T, Value>) {
@@ -348,7 +333,8 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
   } else if constexpr (Map<T>) {
     read_map(value, path, rules, out);
   } else if constexpr (Optional<T>) {
-    read_optional(value, path, rules, out);
+    out.reset();
+    if (!value.is_null()) read(value, path, rules, out.emplace());
   } else if constexpr (Described<T>) {
     read_struct(value, path, out);
   } else {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
+#include <any>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -27,18 +28,20 @@ class NamedSettings {
   /// `settings` holds the default values.
   template <class T>
   NamedSettings(std::string name, T settings)
-      : name_(std::move(name)), content_(std::make_unique<Of<T>>(std::move(settings))) {}
-
-  NamedSettings(const NamedSettings& other)
-      : name_(other.name_), content_(other.content_ ? other.content_->clone() : nullptr) {}
-  NamedSettings& operator=(const NamedSettings& other) {
-    NamedSettings copy(other);
-    std::swap(*this, copy);
-    return *this;
-  }
-  NamedSettings(NamedSettings&&) noexcept = default;
-  NamedSettings& operator=(NamedSettings&&) noexcept = default;
-  ~NamedSettings() = default;
+      : name_(std::move(name)),
+        content_(std::move(settings)),
+        visit_([](std::any& content, Fields fields) {
+          std::visit([&](auto* of) { describe(*of, std::any_cast<T&>(content)); }, fields);
+        }),
+        problem_([](std::any& content, [[maybe_unused]] const Value& object) {
+          [[maybe_unused]] T& own = std::any_cast<T&>(content);
+          if constexpr (config_detail::HasSource<T>) own.source = object;
+          if constexpr (config_detail::HasConfigProblem<T>) {
+            return ConfigProblem(config_problem(std::as_const(own)));
+          } else {
+            return ConfigProblem();
+          }
+        }) {}
 
   /// Returns the name of the alternative.
   const std::string& name() const { return name_; }
@@ -46,8 +49,7 @@ class NamedSettings {
   /// Returns the settings, or nullptr if they are of another type.
   template <class T>
   const T* find() const {
-    const auto* content = dynamic_cast<const Of<T>*>(content_.get());
-    return content == nullptr ? nullptr : &content->settings;
+    return std::any_cast<T>(&content_);
   }
   /// Returns the settings. Throws Error (failure) if they are of another type.
   template <class T>
@@ -61,49 +63,19 @@ class NamedSettings {
     return const_cast<T&>(std::as_const(*this).as<T>());
   }
 
-  /// Applies a visitor of config/schema.h to the settings.
-  void visit(config_detail::KeyCollector& fields) { content_->visit(fields); }
-  /// Applies a visitor that reads.
-  void visit(config_detail::FieldReader& fields) { content_->visit(fields); }
-  /// Applies a visitor that writes.
-  void visit(config_detail::FieldWriter& fields) { content_->visit(fields); }
-  /// Applies a visitor that collects help.
-  void visit(config_detail::HelpFields& fields) { content_->visit(fields); }
+  /// Applies one of the visitors of config/fields.h to the settings.
+  void visit(auto& fields) { visit_(content_, &fields); }
   /// Returns what is wrong with the settings that were read from `object`, or an empty problem.
-  ConfigProblem problem(const Value& object) { return content_->problem(object); }
+  ConfigProblem problem(const Value& object) { return problem_(content_, object); }
 
  private:
-  struct Content {
-    virtual ~Content() = default;
-    virtual std::unique_ptr<Content> clone() const = 0;
-    virtual void visit(config_detail::KeyCollector& fields) = 0;
-    virtual void visit(config_detail::FieldReader& fields) = 0;
-    virtual void visit(config_detail::FieldWriter& fields) = 0;
-    virtual void visit(config_detail::HelpFields& fields) = 0;
-    virtual ConfigProblem problem(const Value& object) = 0;
-  };
-
-  template <class T>
-  struct Of final : Content {
-    explicit Of(T given) : settings(std::move(given)) {}
-    std::unique_ptr<Content> clone() const override { return std::make_unique<Of>(settings); }
-    void visit(config_detail::KeyCollector& fields) override { describe(fields, settings); }
-    void visit(config_detail::FieldReader& fields) override { describe(fields, settings); }
-    void visit(config_detail::FieldWriter& fields) override { describe(fields, settings); }
-    void visit(config_detail::HelpFields& fields) override { describe(fields, settings); }
-    ConfigProblem problem(const Value& object) override {
-      if constexpr (config_detail::HasSource<T>) settings.source = object;
-      if constexpr (config_detail::HasConfigProblem<T>) {
-        return ConfigProblem(config_problem(std::as_const(settings)));
-      } else {
-        return {};
-      }
-    }
-    T settings;
-  };
+  using Fields = std::variant<config_detail::KeyCollector*, config_detail::FieldReader*,
+                              config_detail::FieldWriter*, config_detail::HelpFields*>;
 
   std::string name_;
-  std::unique_ptr<Content> content_;
+  std::any content_;
+  void (*visit_)(std::any& content, Fields fields) = nullptr;
+  ConfigProblem (*problem_)(std::any& content, const Value& object) = nullptr;
 };
 
 /// Returns the settings of all entries of a registry, the default entry first.

@@ -106,7 +106,7 @@ class Value {
   /// Returns a copy of an object in which the member is replaced, or appended; a new key takes the
   /// member's origin.
   Value with(std::string_view key, Value member) const;
-  /// Returns a copy of an array in which the item is replaced.
+  /// Returns a copy of an array in which this item, which exists, is replaced.
   Value with(size_t index, Value item) const;
   /// Returns this object with the members of `over` merged over it recursively, at the origin of
   /// `over`; returns `over` unless both are objects.

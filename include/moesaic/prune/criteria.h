@@ -35,10 +35,6 @@ struct LayerUse {
   at::Tensor products_EE;  ///< G: over tokens, of the inner products <g_e y_e, g_f y_f> of two
                            ///< experts' gated outputs, [E, E]; 0 where a token has no row.
 
-  /// Returns the sum of these powers over the rows of one expert.
-  double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
-  /// Returns the number of rows of one expert.
-  int64_t rows(int64_t expert) const { return static_cast<int64_t>(sum({0, 0}, expert)); }
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
   at::Tensor mean_outputs_Eo() const {
     return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
@@ -120,9 +116,6 @@ const std::vector<Criterion>& criteria();
 /// Returns the names of all criteria.
 std::vector<std::string> criterion_names();
 
-/// Returns whether layers keep the best_subset() by this criterion; false for names of none.
-bool criterion_is_by_subset(const std::string& criterion);
-
 /// Returns the `count` of the `present` experts, all among [begin, end), that leave the smallest
 /// error of the layer's output, where removed experts R (those of [begin, end) that are not kept)
 /// contribute zero:
@@ -134,11 +127,8 @@ bool criterion_is_by_subset(const std::string& criterion);
 std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, int64_t end,
                                  const std::vector<int64_t>& present, int64_t count);
 
-/// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
-/// another.
-bool criterion_needs_pretrained(const std::string& criterion);
-/// Returns whether the criterion needs images.
-bool criterion_needs_images(const std::string& criterion);
+/// Returns the criterion of this name. Throws Error (usage) with the nearest one for another.
+const Criterion& criterion_of(const std::string& name);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose
 /// weights were removed has 0 by them (-1 by aimer), and the sums of no rows. Throws Error (usage)

@@ -204,9 +204,6 @@ struct PruneOptions {
 /// before; also what expert_scores() and KeepSpec throw. Throws Error (failure) that names the
 /// tensor if either network has a number that is not finite.
 PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options);
-/// Plans for two networks, without images.
-PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
-                       const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 
 /// Completes a plan that was read from its network and the use of its experts.
 void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use);

@@ -19,7 +19,9 @@ struct Footprint {
   int64_t num_parameters = 0;
   int64_t bytes = 0;            ///< Size of parameters and buffers in bytes.
   double flops = 0.0;           ///< FLOPs per image of matrix products, see even_rows_per_token().
-  double capacity_flops = 0.0;  ///< FLOPs per image by capacity_rows_per_token().
+  double capacity_flops = 0.0;  ///< FLOPs per image of the capacity buffers of the experts that are
+                                ///< left, which programs of static shapes compute, full or not;
+                                ///< see nn::capacity_rows_per_token().
 };
 
 /// Returns the footprint; FLOPs are those of tokens that spread evenly over the experts.
@@ -29,10 +31,6 @@ Footprint footprint(const Model& model);
 /// with K experts left, or at most k where the others were merged into them. The true number
 /// depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
-
-/// Returns the rows per token of the capacity buffers of the experts that are left, which programs
-/// of static shapes compute, full or not; see nn::capacity_rows_per_token().
-RowsPerToken capacity_rows_per_token(const Model& model);
 
 /// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
 using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;

@@ -110,11 +110,7 @@ class EvaluationPointCollector {
 /// points of many dimensions in a plane. Time and memory are quadratic in the number of points, so
 /// that it suits some thousand.
 struct TsneOptions {
-  double perplexity = 30.0;                  ///< Effective number of neighbours.
-  int64_t num_iterations = 1000;             ///< Iterations of gradient descent.
-  double exaggeration = 12.0;                ///< Factor on affinities in the first iterations.
-  int64_t num_exaggerated_iterations = 250;  ///< Number of iterations with exaggeration.
-  double learning_rate = 0.0;                ///< 0 means max(N / exaggeration / 4, 50).
+  double perplexity = 30.0;  ///< Effective number of neighbours.
   /// Called after each iteration; false ends the descent early.
   std::function<bool(int64_t done, int64_t total)> on_progress;
 };

@@ -27,8 +27,6 @@ enum class Scale { paper, quick };
 
 /// Returns "paper" or "quick".
 std::string_view scale_name(Scale scale);
-/// Returns the scale of this name. Throws Error (usage) for another name.
-Scale parse_scale(std::string_view name);
 
 /// Options of reproduce().
 struct ReproduceOptions {

@@ -13,7 +13,4 @@ namespace moesaic {
 /// `program`, this one's name. Throws Error (usage) where the folder is no run.
 std::string run_report(const fs::path& run, const std::string& program = "moesaic");
 
-/// Writes the report to report.md in the folder.
-void write_run_report(const fs::path& run, const std::string& program = "moesaic");
-
 }  // namespace moesaic

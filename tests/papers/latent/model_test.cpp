@@ -11,6 +11,7 @@
 #include "moesaic/export/formats.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/plan.h"
+#include "prune/plan_networks.h"
 #include "support/tensors.h"
 
 namespace moesaic {

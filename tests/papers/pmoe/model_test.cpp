@@ -4,6 +4,7 @@
 #include "base/support.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/plan.h"
+#include "prune/plan_networks.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 

@@ -7,6 +7,7 @@
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
+#include "prune/plan_networks.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 
@@ -287,8 +288,8 @@ TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
       const Tensor more = active(map * gate, e) - active(map * 0.0, e);
       sum += experts.w[e].flatten(1).mm(more).norm().item<double>();
     }
-    EXPECT_NEAR(meter.use().at(0).sum({1, 1}, e), sum, 1e-9);
-    EXPECT_NEAR(meter.use().at(0).sum({0, 1}, e), sum, 1e-9);
+    EXPECT_NEAR(meter.use().at(0).sums.at({1, 1})[e].item<double>(), sum, 1e-9);
+    EXPECT_NEAR(meter.use().at(0).sums.at({0, 1})[e].item<double>(), sum, 1e-9);
   }
 }
 

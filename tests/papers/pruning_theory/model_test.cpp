@@ -7,6 +7,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/prune/plan.h"
 #include "papers/pruning_theory/pattern_sgd.h"
+#include "prune/plan_networks.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 

@@ -81,16 +81,12 @@ struct OnGpu {
 };
 
 std::tuple<Tensor, Tensor> mlp_on(const DeviceScope& device, const GroupedMlpArguments& in) {
-  return on_device::grouped_mlp_on(device, in.rows, in.offsets,
-                                   {in.w1, in.b1, in.w2, in.add_b2 ? in.b2 : Tensor()},
-                                   in.activation, in.keep_hidden, groups_products(in.rows, in.w1));
+  return on_device::grouped_mlp_on(device, in, groups_products(in.rows, in.w1));
 }
 
 GroupedMlpGradients mlp_backward_on(const DeviceScope& device,
                                     const GroupedMlpBackwardArguments& in) {
-  return on_device::grouped_mlp_backward_on(device, in.grad, in.rows, in.offsets, in.hidden,
-                                            {in.w1, in.b1, in.w2, {}}, in.activation,
-                                            groups_products(in.rows, in.w1));
+  return on_device::grouped_mlp_backward_on(device, in, groups_products(in.rows, in.w1));
 }
 
 /// Adds a kernel that is the CPU's while it is turned off.

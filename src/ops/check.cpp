@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>
-#include <string>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
 #include "moesaic/ops/names.h"
 
@@ -83,6 +80,13 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
   if (tensor.device() != like.device()) {
     fail("{}: {} must be on {}, found {}", op, name, like.device().str(), tensor.device().str());
   }
+}
+
+void check_like(const char* op, const char* name, const at::Tensor& tensor,
+                std::initializer_list<c10::SymInt> shape, const at::Tensor& like) {
+  check_shape(op, name, tensor, shape);
+  check_same_dtype(op, name, tensor, like);
+  check_same_device(op, name, tensor, like);
 }
 
 void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,

@@ -4,11 +4,6 @@
 // compiler that traces a call: they are compared as such and never taken as numbers.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <initializer_list>
-
 #include "moesaic/ops/check_tensor.h"
 #include "moesaic/ops/route_options.h"
 
@@ -34,6 +29,9 @@ void check_index(const char* op, const char* name, const at::Tensor& tensor);
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
+/// Throws unless the shape is this one, -1 for any size, and dtype and device are those of `like`.
+void check_like(const char* op, const char* name, const at::Tensor& tensor,
+                std::initializer_list<c10::SymInt> shape, const at::Tensor& like);
 /// Throws unless each of these indices of a routing is [any] int32 on the device of `like`.
 void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
                    const at::Tensor& like);

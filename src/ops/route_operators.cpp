@@ -3,13 +3,13 @@
 // them on every device; the kernels in its place are cpu/route_token_choice.cpp and, on a GPU,
 // those of cuda/.
 #include <c10/core/SymFloat.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "check.h"
-#include "moesaic/base/error.h"
 #include "moesaic/ops/names.h"
 #include "route_arguments.h"
 #include "route_segments.h"
@@ -261,7 +261,7 @@ class ThroughGates
 
   /// What autograd calls.
   static Out route(const at::Tensor& logits, const Call& call) {
-    if (!wants_gradient({logits})) {
+    if (!torch::autograd::compute_requires_grad(logits)) {
       const at::AutoDispatchBelowADInplaceOrView guard;
       return Forward::call(logits, call);
     }
@@ -278,6 +278,13 @@ using ExpertChoiceGates = ThroughGates<ExpertChoiceOperator, ExpertChoiceBackwar
 RowTensors route_adaptive_autograd(const at::Tensor& logits, const AdaptiveOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return AdaptiveOperator::call(logits, options);
+}
+
+/// Returns the routing of tokens that do not rank experts.
+Routing unranked_routing(const RowTensors& rows) {
+  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
+  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
+  return {offsets, token, gate, token_offsets, token_row, choice};
 }
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
@@ -322,17 +329,11 @@ Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions
 }
 
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  auto [offsets, token, gate, token_offsets, token_row] =
-      ops::ExpertChoiceOperator::call(logits_TE, options);
-  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
-  return {offsets, token, gate, token_offsets, token_row, choice};
+  return ops::unranked_routing(ops::ExpertChoiceOperator::call(logits_TE, options));
 }
 
 Routing route_adaptive(const at::Tensor& logits_TE, const AdaptiveOptions& options) {
-  auto [offsets, token, gate, token_offsets, token_row] =
-      ops::AdaptiveOperator::call(logits_TE, options);
-  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
-  return {offsets, token, gate, token_offsets, token_row, choice};
+  return ops::unranked_routing(ops::AdaptiveOperator::call(logits_TE, options));
 }
 
 }  // namespace moesaic

@@ -7,8 +7,8 @@
 #include "moesaic/config/document.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/prune/criteria.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -5,8 +5,8 @@
 #include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/papers/clusters.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -5,16 +5,12 @@
 #include <torch/torch.h>
 
 #include <numeric>
-#include <optional>
-#include <utility>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "moesaic/ops/route_options.h"
 #include "route_arguments.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/serialization/python_print.h>
 

@@ -8,8 +8,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include <tuple>
-
 #include "../mlp_operators.h"
 #include "mlp_layer.h"
 #include "moesaic/ops/memory.h"

@@ -7,13 +7,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
-#include "../route_arguments.h"
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"

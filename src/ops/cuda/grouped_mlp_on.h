@@ -9,8 +9,6 @@
 #include <ATen/ops/empty_like.h>
 #include <algorithm>
 
-#include <tuple>
-
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
 #include "../mlp_operators.h"

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 
 #include "../kernels/route_rows.h"
-#include "../kernels/scan.h"
 #include "../route_arguments.h"
 #include "moesaic/base/error.h"
 #include "tensor_data.h"

@@ -6,7 +6,6 @@
 #include <torch/library.h>
 
 #include "grouped_mlp_on.h"
-#include "moesaic/ops/device.h"
 #include "move_rows_on.h"
 #include "route_expert_choice_on.h"
 #include "route_token_choice_on.h"

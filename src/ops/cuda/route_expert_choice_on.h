@@ -16,7 +16,6 @@
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
-#include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 

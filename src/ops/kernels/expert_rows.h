@@ -3,11 +3,7 @@
 // gradients with the sums over an expert's rows, zeros for experts without rows.
 #pragma once
 
-#include <cstdint>
-
 #include "activation.h"
-#include "block.h"
-#include "number.h"
 
 namespace moesaic::ops::kernels {
 

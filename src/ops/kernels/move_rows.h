@@ -4,9 +4,6 @@
 // token's rows in the order of its choices.
 #pragma once
 
-#include <cstdint>
-
-#include "block.h"
 #include "number.h"
 
 namespace moesaic::ops::kernels {

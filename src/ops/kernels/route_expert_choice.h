@@ -3,15 +3,9 @@
 // the rule by which rows are made of them.
 #pragma once
 
-#include <cstdint>
-
-#include "../route_math.h"
-#include "../route_segments.h"
-#include "block.h"
 #include "moesaic/ops/route_options.h"
 #include "number.h"
 #include "route_rows.h"
-#include "scan.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {

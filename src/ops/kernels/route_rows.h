@@ -4,10 +4,7 @@
 // rows, and bit masks the position of a token's row within its segment.
 #pragma once
 
-#include <cstdint>
-
 #include "../route_segments.h"
-#include "block.h"
 #include "scan.h"
 
 namespace moesaic::ops::kernels {

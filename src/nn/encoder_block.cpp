@@ -35,9 +35,8 @@ MlpImpl::MlpImpl(MlpOptions options, at::Generator generator) : options_(options
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
-  const bool drops = is_training() && random.defined() && options_.dropout > 0.0;
   const auto dropped = [&](const at::Tensor& y) {
-    return drops ? dropout(y, options_.dropout, random, batch_shard()) : y;
+    return dropout(y, is_training() ? options_.dropout : 0.0, random, batch_shard());
   };
   // Linear's forward() would add the bias in a pass of its own.
   const at::Tensor hidden =

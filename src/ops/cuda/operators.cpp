@@ -32,16 +32,11 @@ class DeviceScope {
  public:
   explicit DeviceScope(const at::Tensor& tensor)
       : guard_(tensor.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
-  ~DeviceScope() = default;
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
-  cudaStream_t stream() const { return stream_.stream(); }
 
   /// Starts a kernel on the stream; see start.h.
   template <int Threads, class Kernel>
   void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes) const {
-    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream());
+    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream_.stream());
   }
 
  private:

@@ -153,7 +153,7 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
 template <class Scalar, class Device>
 void route_by_rule(const at::Tensor& logits, int64_t slots,
                    const kernels::ExpertChoiceRule<Scalar>& rule,
-                   const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
+                   const RoutingArrays<Scalar>& arrays, const Device& device) {
   const Segments segments(TokenGroups(logits.size(0), 0), segment_length(slots));
   const int64_t count = segments.count();
   const auto experts = static_cast<int32_t>(slots);

@@ -101,14 +101,6 @@ struct SegmentMasks {
   }
 };
 
-/// Arrays of a routing that the last kernel fills.
-template <class Scalar>
-struct RoutingArrays {
-  int32_t *offsets, *token, *token_offsets, *token_row;
-  Scalar* gate;
-  int64_t bound, tokens;
-};
-
 /// Offsets of the rows of the block's segment.
 struct SegmentRows {
   const int32_t *before, *totals;  // Outputs of ScanQueues or ScanRows.

@@ -22,8 +22,10 @@ inline at::Tensor halves_in_float32(const at::Tensor& tensor) {
 
 /// Throws unless the dtype is float32, float64, bfloat16 or float16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
-/// Throws unless the dtype is int32.
-void check_index(const char* op, const char* name, const at::Tensor& tensor);
+/// Throws unless the shape is this one, -1 for any size, the dtype int32 and the device that of
+/// `like`.
+void check_index(const char* op, const char* name, const at::Tensor& tensor,
+                 std::initializer_list<c10::SymInt> shape, const at::Tensor& like);
 
 /// Throws unless gates have the dtype of the rows; beside rows of two bytes they may be float32.
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);

@@ -20,8 +20,7 @@ void check_experts(const GroupedMlpArguments& in) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", in.rows, {-1, -1});
   check_values(kOp, "rows", in.rows);
-  check_shape(kOp, "offsets", in.offsets, {-1});
-  check_index(kOp, "offsets", in.offsets);
+  check_index(kOp, "offsets", in.offsets, {-1}, in.rows);
   if (in.offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
   const c10::SymInt experts = in.offsets.sym_size(0) - 1;
   const c10::SymInt width = in.rows.sym_size(1);
@@ -35,7 +34,6 @@ void check_experts(const GroupedMlpArguments& in) {
   check_like(kOp, "b1", in.b1, {experts, hidden}, in.rows);
   check_like(kOp, "w2", in.w2, {experts, hidden, width}, in.rows);
   check_like(kOp, "b2", in.b2, {experts, width}, in.rows);
-  check_same_device(kOp, "offsets", in.offsets, in.rows);
   check_activation(kOp, in.activation);
 }
 

@@ -52,9 +52,7 @@ void check(const CombineArguments& in) {
   if (!in.bias.has_value()) return;
   if (!in.offsets.has_value()) fail("combine: a bias needs the offsets of the experts' rows");
   check_like(kOp, "bias", *in.bias, {-1, in.rows.sym_size(1)}, in.rows);
-  check_shape(kOp, "offsets", *in.offsets, {in.bias->sym_size(0) + 1});
-  check_index(kOp, "offsets", *in.offsets);
-  check_same_device(kOp, "offsets", *in.offsets, in.rows);
+  check_index(kOp, "offsets", *in.offsets, {in.bias->sym_size(0) + 1}, in.rows);
   check_offsets(kOp, "offsets", *in.offsets, in.rows.sym_size(0));
 }
 

@@ -138,16 +138,10 @@ void TokenChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Te
                                        const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice_backward";
   check_logits(kOp, logits);
-  check_shape(kOp, "grad_gate", grad_gate, {-1});
-  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
-  check_shape(kOp, "choice", choice, {logits.sym_size(0), -1});
+  check_like(kOp, "grad_gate", grad_gate, {-1}, logits);
+  check_index(kOp, "choice", choice, {logits.sym_size(0), -1}, logits);
   if (choice.sym_size(1) < 1) fail("{}: choice must have a column", kOp);
-  check_shape(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)});
-  check_index(kOp, "choice", choice);
-  check_index(kOp, "choice_row", choice_row);
-  for (const auto* tensor : {&grad_gate, &choice, &choice_row}) {
-    check_same_device(kOp, "every argument", *tensor, logits);
-  }
+  check_index(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)}, logits);
   check_values_between(kOp, "choice", choice, 0, logits.sym_size(1));
   check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.sym_size(0));
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
@@ -179,13 +173,9 @@ void ExpertChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::T
   constexpr const char* kOp = "route_expert_choice_backward";
   ExpertChoicePacking::check(logits, call);
   const SymInt bound = max_rows(logits, call);
-  for (const auto* tensor : {&grad_gate, &token, &gates}) {
-    check_shape(kOp, "every argument of rows", *tensor, {bound});
-    check_same_device(kOp, "every argument", *tensor, logits);
-  }
-  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
-  check_same_dtype(kOp, "gates", gates, logits);
-  check_index(kOp, "token", token);
+  check_like(kOp, "grad_gate", grad_gate, {bound}, logits);
+  check_like(kOp, "gates", gates, {bound}, logits);
+  check_index(kOp, "token", token, {bound}, logits);
   check_values_between(kOp, "token", token, 0, logits.sym_size(0));
 }
 

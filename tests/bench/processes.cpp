@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "bench.h"
@@ -27,7 +26,6 @@
 namespace moesaic::bench {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 3, kTimedSteps = 8, kShareBatch = 64;

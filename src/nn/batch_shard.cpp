@@ -8,7 +8,6 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
@@ -20,12 +19,10 @@ std::shared_ptr<const ProcessGroup> BatchShard::process_group() const {
 }
 
 void set_batch_shard(torch::nn::Module& network, const BatchShard& shard) {
-  if (auto* const shares = dynamic_cast<DataParallelModule*>(&network))
-    shares->set_batch_shard(shard);
-  for (const auto& module : network.modules(/*include_self=*/false)) {
-    if (auto* const shares = dynamic_cast<DataParallelModule*>(module.get()))
+  network.apply([&](torch::nn::Module& module) {
+    if (auto* const shares = dynamic_cast<DataParallelModule*>(&module))
       shares->set_batch_shard(shard);
-  }
+  });
 }
 
 BatchShard batch_shard_of(const torch::nn::Module& network) {

@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -36,9 +35,8 @@ MlpImpl::MlpImpl(MlpOptions options, at::Generator generator) : options_(options
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
-  const bool drops = is_training() && random.defined() && options_.dropout > 0.0;
   const auto dropped = [&](const at::Tensor& y) {
-    return drops ? dropout(y, options_.dropout, random, batch_shard()) : y;
+    return dropout(y, is_training() ? options_.dropout : 0.0, random, batch_shard());
   };
   // Linear's forward() would add the bias in a pass of its own.
   const at::Tensor hidden =
@@ -264,23 +262,26 @@ Output with_parts(Output out, const variable_list& parts) {
   return out;
 }
 
+/// Returns what the gradients of a pass are of: its input, and the block's parameters.
+variable_list inputs_of(const EncoderBlockImpl& block, const at::Tensor& x_BTd) {
+  variable_list inputs = block.parameters();
+  inputs.insert(inputs.begin(), x_BTd);
+  return inputs;
+}
+
 class RecomputeBackward : public torch::autograd::Node {
  public:
   RecomputeBackward(Pass pass, const at::Tensor& x_BTd)
       : pass_(std::move(pass)), wants_(x_BTd.requires_grad()), x_BTd_(x_BTd, /*is_output=*/false) {
-    variable_list inputs = pass_.block->parameters();
-    inputs.insert(inputs.begin(), x_BTd);
-    set_next_edges(torch::autograd::collect_next_edges(inputs));
+    set_next_edges(torch::autograd::collect_next_edges(inputs_of(*pass_.block, x_BTd)));
   }
 
   variable_list apply(variable_list&& grads) override {
     if (at::GradMode::is_enabled()) fail("activation checkpointing allows no second derivatives");
     const at::AutoGradMode with_gradients(true);
     const at::Tensor x_BTd = x_BTd_.unpack().detach().requires_grad_(wants_);
-    variable_list inputs = pass_.block->parameters();
-    inputs.insert(inputs.begin(), x_BTd);
     const at::Generator random = pass_.random.defined() ? pass_.random.clone() : at::Generator();
-    return gradients(parts_of(pass_.run(x_BTd, random)), grads, inputs);
+    return gradients(parts_of(pass_.run(x_BTd, random)), grads, inputs_of(*pass_.block, x_BTd));
   }
 
   void release_variables() override { x_BTd_.reset_data(); }
@@ -314,19 +315,12 @@ class RecomputeBackward : public torch::autograd::Node {
   torch::autograd::SavedVariable x_BTd_;
 };
 
-bool wants_gradient(const at::Tensor& x, const variable_list& parameters) {
-  if (!at::GradMode::is_enabled()) return false;
-  if (x.requires_grad()) return true;
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& parameter) { return parameter.requires_grad(); });
-}
-
 }  // namespace
 
 Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
                           const at::Generator& random) {
-  const variable_list parameters = block->parameters();
-  if (!wants_gradient(x_BTd, parameters)) return block->forward(x_BTd, random);
+  if (!torch::autograd::compute_requires_grad(inputs_of(*block, x_BTd)))
+    return block->forward(x_BTd, random);
   const Pass pass{block, random.defined() ? random.clone() : at::Generator(),
                   AutocastState(autocast_device(x_BTd))};
   const std::shared_ptr<torch::autograd::Node> node(new RecomputeBackward(pass, x_BTd),

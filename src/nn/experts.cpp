@@ -5,16 +5,12 @@
 #include <torch/torch.h>
 
 #include <numeric>
-#include <optional>
-#include <utility>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
@@ -228,8 +224,7 @@ Received routing_of_received(const at::Tensor& rows_KE, int64_t count,
   Received received;
   const at::Tensor step = at::arange(count, order.options());
   received.back = at::empty_like(order).scatter_(0, order, step);
-  const at::Tensor begin = at::zeros({1}, order.options());
-  received.routing.offsets = at::cat({begin, rows_KE.sum(0).cumsum(0)}).to(at::kInt);
+  received.routing.offsets = at::constant_pad_nd(rows_KE.sum(0).cumsum(0, at::kInt), {1, 0});
   received.routing.token = order.to(at::kInt);
   received.routing.gate = at::ones({count}, gate_like.options());
   received.routing.token_offsets = at::arange(count + 1, received.routing.offsets.options());
@@ -238,12 +233,10 @@ Received routing_of_received(const at::Tensor& rows_KE, int64_t count,
   return received;
 }
 
-/// Returns rows [A', ...] with zeros behind them, [A, ...].
+/// Returns rows [A', d] with zeros behind them, [A, d].
 at::Tensor padded_rows(const at::Tensor& rows, int64_t bound) {
-  if (rows.size(0) == bound) return rows;
-  std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] = bound - rows.size(0);
-  return at::cat({rows, at::zeros(shape, rows.options())});
+  const int64_t missing = bound - rows.size(0);
+  return missing == 0 ? rows : at::constant_pad_nd(rows, {0, 0, 0, missing});
 }
 
 /// Returns the type in which autocast makes products of such a tensor, if it does.

@@ -2,7 +2,6 @@
 #include "moesaic/nn/mlp_experts.h"
 
 #include <ATen/autocast_mode.h>
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
-#include "moesaic/ops/routed_mlp.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {

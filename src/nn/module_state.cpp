@@ -7,7 +7,6 @@
 #include <cmath>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "moesaic/base/error.h"
@@ -78,11 +77,10 @@ bool finite_at_once(const at::Tensor& tensor) {
 
 TensorMap state_of(const torch::nn::Module& module) {
   TensorMap state;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().defined()) state[item.key()] = item.value().detach();
-  }
-  for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) state[item.key()] = item.value().detach();
+  for (const auto& named : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : named) {
+      if (item.value().defined()) state[item.key()] = item.value().detach();
+    }
   }
   return state;
 }

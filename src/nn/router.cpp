@@ -8,7 +8,6 @@
 #include <limits>
 #include <numeric>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"

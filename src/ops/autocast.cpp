@@ -4,8 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-#include <vector>
-
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 

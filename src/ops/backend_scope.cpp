@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 
 #include <cstdlib>
-#include <string>
 
 #include "moesaic/base/error.h"
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>
-#include <string>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
 #include "moesaic/ops/names.h"
 
@@ -59,12 +56,6 @@ void check_values(const char* op, const char* name, const at::Tensor& tensor) {
   }
 }
 
-void check_index(const char* op, const char* name, const at::Tensor& tensor) {
-  if (tensor.scalar_type() != at::kInt) {
-    fail("{}: {} must be int32, found {}", op, name, c10::toString(tensor.scalar_type()));
-  }
-}
-
 void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
                       const at::Tensor& like) {
   if (tensor.scalar_type() != like.scalar_type()) {
@@ -85,12 +76,26 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
   }
 }
 
+void check_like(const char* op, const char* name, const at::Tensor& tensor,
+                std::initializer_list<c10::SymInt> shape, const at::Tensor& like) {
+  check_shape(op, name, tensor, shape);
+  check_same_dtype(op, name, tensor, like);
+  check_same_device(op, name, tensor, like);
+}
+
+void check_index(const char* op, const char* name, const at::Tensor& tensor,
+                 std::initializer_list<c10::SymInt> shape, const at::Tensor& like) {
+  check_shape(op, name, tensor, shape);
+  if (tensor.scalar_type() != at::kInt) {
+    fail("{}: {} must be int32, found {}", op, name, c10::toString(tensor.scalar_type()));
+  }
+  check_same_device(op, name, tensor, like);
+}
+
 void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
                    const at::Tensor& like) {
   for (const at::Tensor* const index : indices) {
-    check_shape(op, "each index of the routing", *index, {-1});
-    check_index(op, "each index of the routing", *index);
-    check_same_device(op, "the routing", *index, like);
+    check_index(op, "each index of the routing", *index, {-1}, like);
   }
 }
 
@@ -133,11 +138,7 @@ void check_activation(const char* op, int64_t activation) {
 
 void check_logits(const char* op, const at::Tensor& logits) {
   check_shape(op, "logits", logits, {-1, -1});
-  const auto type = logits.scalar_type();
-  if (type != at::kFloat && type != at::kDouble) {  // halves are halves_in_float32() by now
-    fail("{}: logits must be bfloat16, float16, float32 or float64, found {}", op,
-         c10::toString(type));
-  }
+  check_values(op, "logits", logits);  // halves are halves_in_float32() by now
   if (logits.sym_size(1) < 1) fail("{}: logits must have at least one expert, found none", op);
 }
 

@@ -4,11 +4,6 @@
 // compiler that traces a call: they are compared as such and never taken as numbers.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <initializer_list>
-
 #include "moesaic/ops/check_tensor.h"
 #include "moesaic/ops/route_options.h"
 
@@ -27,13 +22,18 @@ inline at::Tensor halves_in_float32(const at::Tensor& tensor) {
 
 /// Throws unless the dtype is float32, float64, bfloat16 or float16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
-/// Throws unless the dtype is int32.
-void check_index(const char* op, const char* name, const at::Tensor& tensor);
+/// Throws unless the shape is this one, -1 for any size, the dtype int32 and the device that of
+/// `like`.
+void check_index(const char* op, const char* name, const at::Tensor& tensor,
+                 std::initializer_list<c10::SymInt> shape, const at::Tensor& like);
 
 /// Throws unless gates have the dtype of the rows; beside rows of two bytes they may be float32.
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
+/// Throws unless the shape is this one, -1 for any size, and dtype and device are those of `like`.
+void check_like(const char* op, const char* name, const at::Tensor& tensor,
+                std::initializer_list<c10::SymInt> shape, const at::Tensor& like);
 /// Throws unless each of these indices of a routing is [any] int32 on the device of `like`.
 void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
                    const at::Tensor& like);

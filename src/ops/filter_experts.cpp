@@ -26,17 +26,11 @@ void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& 
   check_shape(kOp, "x", x, {-1, -1, -1});
   check_values(kOp, "x", x);
   for (const auto& [name, index] : {std::pair{"offsets", &offsets}, std::pair{"token", &token}}) {
-    check_shape(kOp, name, *index, {-1});
-    check_index(kOp, name, *index);
-    check_same_device(kOp, name, *index, x);
+    check_index(kOp, name, *index, {-1}, x);
   }
   if (offsets.sym_size(0) < 1) fail("filter_experts: offsets must not be empty");
-  check_shape(kOp, "w", w, {offsets.sym_size(0) - 1, x.sym_size(2), -1});
-  check_shape(kOp, "b", b, {w.sym_size(0), w.sym_size(2)});
-  for (const auto& [name, weight] : {std::pair{"w", &w}, std::pair{"b", &b}}) {
-    check_same_dtype(kOp, name, *weight, x);
-    check_same_device(kOp, name, *weight, x);
-  }
+  check_like(kOp, "w", w, {offsets.sym_size(0) - 1, x.sym_size(2), -1}, x);
+  check_like(kOp, "b", b, {w.sym_size(0), w.sym_size(2)}, x);
   if (outputs < 1 || w.sym_size(2) < 1 || w.sym_size(2) % outputs != 0) {
     fail("filter_experts: {} filters cannot be divided equally among {} outputs",
          c10::str(w.sym_size(2)), c10::str(outputs));

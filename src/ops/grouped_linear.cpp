@@ -4,8 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <vector>
-
 #include "cuda/expert_products.h"
 #include "mlp_operators.h"
 #include "moesaic/ops/autocast.h"

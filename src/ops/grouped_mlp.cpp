@@ -3,12 +3,12 @@
 // its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
 #include "check.h"
 #include "mlp_operators.h"
-#include "moesaic/base/error.h"
 #include "moesaic/ops/names.h"
 
 namespace moesaic {
@@ -20,26 +20,20 @@ void check_experts(const GroupedMlpArguments& in) {
   constexpr const char* kOp = "grouped_mlp";
   check_shape(kOp, "rows", in.rows, {-1, -1});
   check_values(kOp, "rows", in.rows);
-  check_shape(kOp, "offsets", in.offsets, {-1});
-  check_index(kOp, "offsets", in.offsets);
+  check_index(kOp, "offsets", in.offsets, {-1}, in.rows);
   if (in.offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
   const c10::SymInt experts = in.offsets.sym_size(0) - 1;
   const c10::SymInt width = in.rows.sym_size(1);
   if (width < 1)
     fail("grouped_mlp: rows must have a column, their shape is {}", c10::str(in.rows.sym_sizes()));
-  check_shape(kOp, "w1", in.w1, {experts, width, -1});
+  check_like(kOp, "w1", in.w1, {experts, width, -1}, in.rows);
   const c10::SymInt hidden = in.w1.sym_size(2);
   if (hidden < 1) {
     fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(in.w1.sym_sizes()));
   }
-  check_shape(kOp, "b1", in.b1, {experts, hidden});
-  check_shape(kOp, "w2", in.w2, {experts, hidden, width});
-  check_shape(kOp, "b2", in.b2, {experts, width});
-  for (const Tensor* weight : {&in.w1, &in.b1, &in.w2, &in.b2}) {
-    check_same_dtype(kOp, "weights", *weight, in.rows);
-    check_same_device(kOp, "weights", *weight, in.rows);
-  }
-  check_same_device(kOp, "offsets", in.offsets, in.rows);
+  check_like(kOp, "b1", in.b1, {experts, hidden}, in.rows);
+  check_like(kOp, "w2", in.w2, {experts, hidden, width}, in.rows);
+  check_like(kOp, "b2", in.b2, {experts, width}, in.rows);
   check_activation(kOp, in.activation);
 }
 
@@ -54,13 +48,8 @@ void check(const GroupedMlpBackwardArguments& in) {
   check_shape(kOp, "w2", in.w2, {-1, -1, -1});
   const Tensor b2 = at::empty_symint({in.w2.sym_size(0), in.w2.sym_size(2)}, in.w2.options());
   check(GroupedMlpArguments{in.rows, in.offsets, in.w1, in.b1, in.w2, b2, in.activation});
-  check_shape(kOp, "grad", in.grad, {in.rows.sym_size(0), in.rows.sym_size(1)});
-  check_same_dtype(kOp, "grad", in.grad, in.rows);
-  check_shape(kOp, "hidden", in.hidden, {in.rows.sym_size(0), in.w1.sym_size(2)});
-  check_same_dtype(kOp, "hidden", in.hidden, in.rows);
-  for (const Tensor* tensor : {&in.grad, &in.hidden}) {
-    check_same_device(kOp, "every argument", *tensor, in.rows);
-  }
+  check_like(kOp, "grad", in.grad, {in.rows.sym_size(0), in.rows.sym_size(1)}, in.rows);
+  check_like(kOp, "hidden", in.hidden, {in.rows.sym_size(0), in.w1.sym_size(2)}, in.rows);
 }
 
 namespace {
@@ -108,7 +97,7 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
 std::tuple<Tensor, Tensor> grouped_mlp_autograd(TensorIn rows, TensorIn offsets, TensorIn w1,
                                                 TensorIn b1, TensorIn w2, TensorIn b2,
                                                 int64_t activation, bool keep_hidden, bool add_b2) {
-  if (!wants_gradient({rows, w1, b1, w2, b2})) {
+  if (!torch::autograd::compute_requires_grad(rows, w1, b1, w2, b2)) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return GroupedMlpOperator::call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
   }

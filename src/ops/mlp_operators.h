@@ -3,11 +3,7 @@
 // order of the schema. check() throws Error where arguments are invalid; kernels get checked ones.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
 #include <optional>
-#include <tuple>
 
 #include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routing.h"

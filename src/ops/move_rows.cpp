@@ -51,21 +51,15 @@ void check(const CombineArguments& in) {
   check_values_between(kOp, "token_row", in.token_row, 0, in.rows.sym_size(0).max(1));
   if (!in.bias.has_value()) return;
   if (!in.offsets.has_value()) fail("combine: a bias needs the offsets of the experts' rows");
-  check_shape(kOp, "bias", *in.bias, {-1, in.rows.sym_size(1)});
-  check_same_dtype(kOp, "bias", *in.bias, in.rows);
-  check_same_device(kOp, "bias", *in.bias, in.rows);
-  check_shape(kOp, "offsets", *in.offsets, {in.bias->sym_size(0) + 1});
-  check_index(kOp, "offsets", *in.offsets);
-  check_same_device(kOp, "offsets", *in.offsets, in.rows);
+  check_like(kOp, "bias", *in.bias, {-1, in.rows.sym_size(1)}, in.rows);
+  check_index(kOp, "offsets", *in.offsets, {in.bias->sym_size(0) + 1}, in.rows);
   check_offsets(kOp, "offsets", *in.offsets, in.rows.sym_size(0));
 }
 
 void check(const CombineBackwardArguments& in) {
-  constexpr const char* kOp = "combine_backward";
   check(in.of);
-  check_shape(kOp, "grad", in.grad, {in.of.token_offsets.sym_size(0) - 1, in.of.rows.sym_size(1)});
-  check_same_dtype(kOp, "grad", in.grad, in.of.rows);
-  check_same_device(kOp, "grad", in.grad, in.of.rows);
+  check_like("combine_backward", "grad", in.grad,
+             {in.of.token_offsets.sym_size(0) - 1, in.of.rows.sym_size(1)}, in.of.rows);
 }
 
 namespace {

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -94,13 +92,6 @@ struct OptionsOperator<Packing, Out(Tensors...), Options(Arguments...)>
                       value.to<decltype(Packing::pack(std::declval<Options>()))>());
   }
 };
-
-/// Returns whether a gradient is recorded for one of the tensors.
-inline bool wants_gradient(at::TensorList tensors) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return tensor.requires_grad(); });
-}
 
 /// Defines an operator with its shape function and what autograd calls.
 template <class Op, auto shapes, auto autograd>

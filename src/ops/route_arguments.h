@@ -8,7 +8,6 @@
 #include <c10/core/SymInt.h>
 #include <c10/util/ArrayRef.h>
 
-#include <tuple>
 #include <utility>
 
 #include "moesaic/ops/route_adaptive.h"

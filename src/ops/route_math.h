@@ -3,10 +3,8 @@
 // order), so that every device and instruction set yields the same bits and thus the same routing.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
-#include "moesaic/ops/compiled_for.h"
 #include "moesaic/ops/softmax_exp.h"
 
 namespace moesaic::ops {

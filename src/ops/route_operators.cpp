@@ -3,13 +3,13 @@
 // them on every device; the kernels in its place are cpu/route_token_choice.cpp and, on a GPU,
 // those of cuda/.
 #include <c10/core/SymFloat.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "check.h"
-#include "moesaic/base/error.h"
 #include "moesaic/ops/names.h"
 #include "route_arguments.h"
 #include "route_segments.h"
@@ -138,16 +138,10 @@ void TokenChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Te
                                        const TokenChoiceOptions& options) {
   constexpr const char* kOp = "route_token_choice_backward";
   check_logits(kOp, logits);
-  check_shape(kOp, "grad_gate", grad_gate, {-1});
-  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
-  check_shape(kOp, "choice", choice, {logits.sym_size(0), -1});
+  check_like(kOp, "grad_gate", grad_gate, {-1}, logits);
+  check_index(kOp, "choice", choice, {logits.sym_size(0), -1}, logits);
   if (choice.sym_size(1) < 1) fail("{}: choice must have a column", kOp);
-  check_shape(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)});
-  check_index(kOp, "choice", choice);
-  check_index(kOp, "choice_row", choice_row);
-  for (const auto* tensor : {&grad_gate, &choice, &choice_row}) {
-    check_same_device(kOp, "every argument", *tensor, logits);
-  }
+  check_index(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)}, logits);
   check_values_between(kOp, "choice", choice, 0, logits.sym_size(1));
   check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.sym_size(0));
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
@@ -179,13 +173,9 @@ void ExpertChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::T
   constexpr const char* kOp = "route_expert_choice_backward";
   ExpertChoicePacking::check(logits, call);
   const SymInt bound = max_rows(logits, call);
-  for (const auto* tensor : {&grad_gate, &token, &gates}) {
-    check_shape(kOp, "every argument of rows", *tensor, {bound});
-    check_same_device(kOp, "every argument", *tensor, logits);
-  }
-  check_same_dtype(kOp, "grad_gate", grad_gate, logits);
-  check_same_dtype(kOp, "gates", gates, logits);
-  check_index(kOp, "token", token);
+  check_like(kOp, "grad_gate", grad_gate, {bound}, logits);
+  check_like(kOp, "gates", gates, {bound}, logits);
+  check_index(kOp, "token", token, {bound}, logits);
   check_values_between(kOp, "token", token, 0, logits.sym_size(0));
 }
 
@@ -261,7 +251,7 @@ class ThroughGates
 
   /// What autograd calls.
   static Out route(const at::Tensor& logits, const Call& call) {
-    if (!wants_gradient({logits})) {
+    if (!torch::autograd::compute_requires_grad(logits)) {
       const at::AutoDispatchBelowADInplaceOrView guard;
       return Forward::call(logits, call);
     }
@@ -278,6 +268,13 @@ using ExpertChoiceGates = ThroughGates<ExpertChoiceOperator, ExpertChoiceBackwar
 RowTensors route_adaptive_autograd(const at::Tensor& logits, const AdaptiveOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return AdaptiveOperator::call(logits, options);
+}
+
+/// Returns the routing of tokens that do not rank experts.
+Routing unranked_routing(const RowTensors& rows) {
+  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
+  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
+  return {offsets, token, gate, token_offsets, token_row, choice};
 }
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
@@ -322,17 +319,11 @@ Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions
 }
 
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  auto [offsets, token, gate, token_offsets, token_row] =
-      ops::ExpertChoiceOperator::call(logits_TE, options);
-  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
-  return {offsets, token, gate, token_offsets, token_row, choice};
+  return ops::unranked_routing(ops::ExpertChoiceOperator::call(logits_TE, options));
 }
 
 Routing route_adaptive(const at::Tensor& logits_TE, const AdaptiveOptions& options) {
-  auto [offsets, token, gate, token_offsets, token_row] =
-      ops::AdaptiveOperator::call(logits_TE, options);
-  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
-  return {offsets, token, gate, token_offsets, token_row, choice};
+  return ops::unranked_routing(ops::AdaptiveOperator::call(logits_TE, options));
 }
 
 }  // namespace moesaic

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/names.h"
 
 namespace moesaic {

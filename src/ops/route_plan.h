@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "moesaic/ops/route_options.h"
 #include "route_arguments.h"
@@ -30,6 +29,19 @@ inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOp
                                     int64_t experts) {
   if (options.rows > 0) return {cut.count(), options.rows, options.rows};
   return capacity_rows(cut, 1, options.capacity_rule(), seen_experts(options, experts));
+}
+
+/// Returns the arrays of an unfilled routing.
+template <class Scalar>
+RoutingArrays<Scalar> arrays_of(const RowTensors& rows) {
+  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
+  return {offsets.mutable_data_ptr<int32_t>(),
+          token.mutable_data_ptr<int32_t>(),
+          token_offsets.mutable_data_ptr<int32_t>(),
+          token_row.mutable_data_ptr<int32_t>(),
+          gate.template mutable_data_ptr<Scalar>(),
+          token.size(0),
+          token_offsets.size(0) - 1};
 }
 
 /// Sizes of a token choice, for every device.

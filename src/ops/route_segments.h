@@ -68,6 +68,14 @@ struct Segments {
   }
 };
 
+/// Arrays of a routing (ops/routing.h) that a kernel fills, for `bound` rows.
+template <class Scalar>
+struct RoutingArrays {
+  int32_t *offsets, *token, *token_offsets, *token_row;
+  Scalar* gate;
+  int64_t bound, tokens;
+};
+
 /// Returns how many of `count` entries find room in a queue after `queued` earlier ones.
 MOESAIC_HD inline int64_t accepted(int64_t queued, int64_t count, int64_t capacity) {
   const int64_t room = capacity > queued ? capacity - queued : 0;

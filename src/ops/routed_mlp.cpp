@@ -3,6 +3,7 @@
 // the three operators.
 #include "moesaic/ops/routed_mlp.h"
 
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -37,9 +38,7 @@ void check(const RoutedMlpArguments& in) {
   check_experts({in.x, in.offsets, as_x(in.w1), in.b1, as_x(in.w2), in.b2, in.activation});
   const auto check_scale = [&](const char* name, const OptionalTensor& scale, const at::Tensor& b) {
     if (!scale) fail("routed_mlp: {} is missing", name);
-    check_shape("routed_mlp", name, *scale, {b.sym_size(0), b.sym_size(1)});
-    check_same_dtype("routed_mlp", name, *scale, in.x);
-    check_same_device("routed_mlp", name, *scale, in.x);
+    check_like("routed_mlp", name, *scale, {b.sym_size(0), b.sym_size(1)}, in.x);
   };
   check_scale("w1_scale", in.w1_scale, in.b1);
   check_scale("w2_scale", in.w2_scale, in.b2);
@@ -67,7 +66,8 @@ at::Tensor in_three_steps(const RoutedMlpArguments& in) {
 struct RoutedMlp {
   static at::Tensor apply(const auto&... arguments) {
     const RoutedMlpArguments in{arguments...};
-    if (wants_gradient({in.x, in.gate, in.w1, in.b1, in.w2, in.b2})) return in_three_steps(in);
+    if (torch::autograd::compute_requires_grad(in.x, in.gate, in.w1, in.b1, in.w2, in.b2))
+      return in_three_steps(in);
     const at::AutoDispatchBelowADInplaceOrView guard;
     return RoutedMlpOperator::call(arguments...);
   }

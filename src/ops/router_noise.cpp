@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/names.h"
 
 namespace moesaic {

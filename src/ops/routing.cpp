@@ -58,8 +58,7 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) 
                            row.lt(routing.offsets[routing.num_experts()]);
   const at::Tensor rows = taken.nonzero().squeeze(1);
   // Rows that are taken before each row of the whole, which is that row's new place.
-  const at::Tensor before =
-      at::cat({at::zeros({1}, routing.offsets.options()), taken.cumsum(0, at::kInt)});
+  const at::Tensor before = at::constant_pad_nd(taken.cumsum(0, at::kInt), {1, 0});
   Routing part;
   part.offsets = before.index_select(0, routing.offsets.to(at::kLong));
   part.token = routing.token.index_select(0, rows) - static_cast<int32_t>(first);
@@ -85,8 +84,7 @@ Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count)
   const at::Tensor entry = at::arange(routing.max_rows(), routing.offsets.options());
   const at::Tensor taken = routing.token_row.ge(begin) & routing.token_row.lt(begin + rows) &
                            entry.lt(routing.token_offsets[routing.num_tokens()]);
-  const at::Tensor before =
-      at::cat({at::zeros({1}, routing.offsets.options()), taken.cumsum(0, at::kInt)});
+  const at::Tensor before = at::constant_pad_nd(taken.cumsum(0, at::kInt), {1, 0});
   Routing part;
   part.offsets = offsets - offsets[0];
   part.token = routing.token.narrow(0, begin, rows);
@@ -124,8 +122,7 @@ Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& sl
   const at::Tensor is_routed_KT = by_slot(counted).t().gt(0).contiguous();
   const at::Tensor row_KT = is_routed_KT.flatten().cumsum(0, at::kInt).sub(1).view_as(is_routed_KT);
   const auto ends_of = [&](int64_t summed) {
-    const at::Tensor counts = is_routed_KT.sum(summed, /*keepdim=*/false, at::kInt);
-    return at::cat({counts.new_zeros({1}), counts.cumsum(0, at::kInt)});
+    return at::constant_pad_nd(is_routed_KT.sum(summed).cumsum(0, at::kInt), {1, 0});
   };
   merged.offsets = ends_of(1);
   merged.token = is_routed_KT.nonzero().select(1, 1).to(at::kInt).contiguous();

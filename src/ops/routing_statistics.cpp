@@ -43,10 +43,6 @@ at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, 
       .narrow(1, 0, columns - 1);
 }
 
-at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
-  return dispatch_entropy(dispatch_counts(routing, cluster_T, clusters));
-}
-
 at::Tensor dispatch_entropy(const at::Tensor& counts_CK) {
   const at::Tensor counts_KC = counts_CK.t();
   const at::Tensor of_expert_K = entropy_of(fractions_of(counts_KC, 1));

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 
 #include "moesaic/base/process.h"
 #include "moesaic/report/throughput.h"
@@ -77,15 +76,16 @@ void bind_threads() {
   });
 }
 
-Row row_of(const Contest& contest, const Times& times) {
-  Row row;
-  row.ours = times.ours * contest.per_second;
-  row.peer = times.peer * contest.per_second;
-  row.unit = contest.unit;
-  row.ratio = times.peer / times.ours;
-  row.at_least = contest.goal;
-  row.description = contest.description;
-  return row;
+Row faster(const Times& times, std::optional<double> goal, std::string description) {
+  return {times.ours * 1e3,      times.peer * 1e3, "ms", times.peer / times.ours, goal, {},
+          std::move(description)};
+}
+Row at_most(double ours, double peer, std::string unit, double goal, std::string description) {
+  return {ours, peer, std::move(unit), ours / peer, {}, goal, std::move(description)};
+}
+Row at_most(const Times& times, double goal, const std::string& description) {
+  return at_most(times.ours * 1e3, times.peer * 1e3, "ms", goal,
+                 description + "; ratio: ours / baseline");
 }
 
 void touch_memory() {

@@ -2,10 +2,6 @@
 // What `moesaic bench` runs. A benchmark is not a test: it prints figures and never fails for them.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "report.h"
 
 namespace moesaic::bench {
@@ -17,15 +13,12 @@ struct Times {
 };
 Times alternate(const std::function<void()>& ours, const std::function<void()>& peer);
 
-/// What a row of times compares: `per_second` of `unit` are a second, and `goal` is the least
-/// ratio.
-struct Contest {
-  double goal;
-  const char* description;
-  const char* unit = "us";
-  double per_second = 1e6;
-};
-Row row_of(const Contest& contest, const Times& times);
+/// Returns the row of two times in milliseconds; `goal` is the least baseline / ours.
+Row faster(const Times& times, std::optional<double> goal, std::string description);
+/// Returns the row of two figures whose ratio is ours / baseline, at most `goal`.
+Row at_most(double ours, double peer, std::string unit, double goal, std::string description);
+/// Does the same for times in milliseconds, and says so behind the description.
+Row at_most(const Times& times, double goal, const std::string& description);
 
 /// Alternates with the fastest of several baselines, whose index is returned.
 struct Race {
@@ -59,10 +52,6 @@ std::string operators_left_out();
 
 /// Training steps and inference of whole networks against plain ATen.
 void bench_vmoe(const Report& report);
-
-/// Reading photos for training against a DataLoader in Python.
-void bench_data(const Report& report);
-std::string data_left_out();
 
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);

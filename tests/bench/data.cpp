@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading photos for training. The other side runs in Python, in turn with this program.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
 
 #include "bench.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"

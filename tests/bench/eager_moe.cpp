@@ -38,6 +38,12 @@ EagerLayer EagerLayer::trainable() const {
   return {learns(router), learns(w1), learns(b1), learns(w2), learns(b2), k};
 }
 
+EagerLayer EagerLayer::pruned(const std::vector<int64_t>& kept) const {
+  const Tensor index = torch::tensor(kept).to(w1.device());
+  const auto of_kept = [&](const Tensor& tensor) { return tensor.index_select(0, index); };
+  return {router, of_kept(w1), of_kept(b1), of_kept(w2), of_kept(b2), k};
+}
+
 EagerLayer make_layer(int64_t width, int64_t hidden, int64_t experts, int64_t k) {
   return {at::randn({width, experts}) * 0.05, at::randn({experts, width, hidden}) * 0.03,
           at::randn({experts, hidden}) * 0.1, at::randn({experts, hidden, width}) * 0.03,

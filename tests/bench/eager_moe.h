@@ -18,10 +18,12 @@ struct EagerLayer {
   std::vector<at::Tensor> parameters() const { return {router, w1, b1, w2, b2}; }
 
   /// The same layer with experts of a type; with the weights' memory in the order of [E, m, d] and
-  /// [E, d, m], as at::linear has them; with leaves that require gradients.
+  /// [E, d, m], as at::linear has them; with leaves that require gradients; with these experts
+  /// only.
   EagerLayer to(at::ScalarType type) const;
   EagerLayer turned_over() const;
   EagerLayer trainable() const;
+  EagerLayer pruned(const std::vector<int64_t>& kept) const;
 };
 
 EagerLayer make_layer(int64_t width, int64_t hidden, int64_t experts, int64_t k);

@@ -2,11 +2,7 @@
 // V-MoE as a PyTorch user would write it, with nothing but ATen, over the weights of one of ours.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <map>
-#include <string>
-#include <vector>
 
 #include "eager_moe.h"
 #include "moesaic/models/vmoe/vmoe.h"

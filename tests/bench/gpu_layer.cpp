@@ -90,17 +90,4 @@ Tensor gpu_ours(const EagerLayer& layer, const Tensor& x) {
   return route_and_compute(layer, x);
 }
 
-Row faster(const Times& t, double at_least, std::string description) {
-  return {t.ours * 1e3, t.peer * 1e3, "ms", t.peer / t.ours, at_least, {}, std::move(description)};
-}
-Row at_most(const Times& t, double goal, std::string description) {
-  return {t.ours * 1e3,
-          t.peer * 1e3,
-          "ms",
-          t.ours / t.peer,
-          {},
-          goal,
-          description + "; ratio: ours / baseline"};
-}
-
 }  // namespace moesaic::bench

@@ -5,11 +5,8 @@
 // a product of its own.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "bench.h"
 #include "eager_moe.h"
@@ -42,9 +39,6 @@ using GpuLayer = std::function<at::Tensor(const EagerLayer&, const at::Tensor&)>
 std::function<void()> gpu_forward(const GpuLayer& f, const EagerLayer& layer, const at::Tensor& x);
 /// Forward and backward, gradients of parameters and of x.
 std::function<void()> gpu_train(const GpuLayer& f, const EagerLayer& layer, const at::Tensor& x);
-
-Row faster(const Times& t, double at_least, std::string description);
-Row at_most(const Times& t, double goal, std::string description);
 
 /// Few tokens, where launching takes longer than computing.
 void gpu_small_batch(const Report& report);

@@ -155,14 +155,8 @@ void gpu_tokens_scale(const Report& report) {
 }
 
 Row pruned_half() {
-  const EagerLayer whole = gpu_layer(8, 2);
   const std::vector<int64_t> kept = {0, 2, 5, 7};
-  const Tensor index = torch::tensor(kept).to(at::kCUDA);
-  EagerLayer pruned = whole;
-  for (Tensor& tensor :
-       {std::ref(pruned.w1), std::ref(pruned.b1), std::ref(pruned.w2), std::ref(pruned.b2)}) {
-    tensor = tensor.index_select(0, index);
-  }
+  const EagerLayer whole = gpu_layer(8, 2), pruned = whole.pruned(kept);
   const Tensor x = gpu_tokens(kTokens);
   const Tensor logits = at::mm(x, whole.router).to(at::kFloat);
   const double fraction =

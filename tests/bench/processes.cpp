@@ -2,7 +2,6 @@
 // Training on several processes. The rows of two processes start this program again, as torchrun
 // would; the overlap of gradients with the backward pass is timed on a link of a known speed.
 #include <arpa/inet.h>
-#include <fmt/format.h>
 #include <sys/socket.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -12,21 +11,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "bench.h"
 #include "delayed_group.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
-#include "moesaic/checkpoint/save.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/throughput.h"
-#include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "one_thread.h"
 #include "scratch_folder.h"
@@ -34,7 +26,6 @@
 namespace moesaic::bench {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 3, kTimedSteps = 8, kShareBatch = 64;
@@ -146,33 +137,25 @@ Times alternate_turns(const std::function<double()>& ours, const std::function<d
 }
 
 /// What the two send does not depend on the images of a step: the gradients of all parameters.
-Row of_two(int64_t images) {
+Row of_two(int64_t images, std::optional<double> goal) {
   const std::string setting = fmt::format("phases.train.batch_size={}", images);
   const auto one = [&] {
     at::set_num_threads(2);
     return step_seconds(share_config({setting}), nullptr);
   };
   const Times times = alternate_turns([&] { return seconds_of_two(setting); }, one);
-  Row row = row_of({0.9, "", "ms", 1e3}, times);
-  row.description = fmt::format(
-      "a step of {} images on two processes with a thread each; baseline: one process with two "
-      "threads",
-      images);
-  return row;
-}
-
-Row without_goal(Row row) {
-  row.at_least.reset();
-  return row;
+  return faster(times, goal,
+                fmt::format("a step of {} images on two processes with a thread each; baseline: "
+                            "one process with two threads",
+                            images));
 }
 
 Row is_expert_parallel() {
   const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
                                       [] { return seconds_of_two(""); });
-  return row_of(
-      {0.8, "a step of two processes that share the experts; baseline: with all experts in both",
-       "ms", 1e3},
-      times);
+  return faster(
+      times, 0.8,
+      "a step of two processes that share the experts; baseline: with all experts in both");
 }
 
 /// A forward and a backward pass whose gradients go over a link that takes `delay` for each of
@@ -225,18 +208,12 @@ Row of_overlap() {
     linked.push_back(step.seconds(delay));
     computing.push_back(step.seconds(none));
   }
-  Row row;
-  row.ours = 1e3 * median(linked);
-  row.peer = 1e3 * std::max(median(computing), delay.count() * buckets);
-  row.unit = "ms";
-  row.ratio = row.ours / row.peer;
-  row.at_most = 1.15;
-  row.description = fmt::format(
-      "a step whose gradients take {:.0f} ms on a link; baseline: the larger of that and of "
-      "computing, "
-      "{:.0f} ms; the ratio is ours / baseline",
-      1e3 * delay.count() * buckets, 1e3 * median(computing));
-  return row;
+  const double sending = 1e3 * delay.count() * buckets, computed = 1e3 * median(computing);
+  return at_most(
+      1e3 * median(linked), std::max(computed, sending), "ms", 1.15,
+      fmt::format("a step whose gradients take {:.0f} ms on a link; baseline: the larger of that "
+                  "and of computing, {:.0f} ms; the ratio is ours / baseline",
+                  sending, computed));
 }
 
 /// Returns the median over saves of what one adds to the seconds of the steps that begin with it,
@@ -299,17 +276,10 @@ double seconds_of_copy() {
 /// With one thread to train, so that another core writes.
 Row of_pause() {
   const OneThread one_thread;
-  Row row;
-  row.ours = 1e3 * seconds_lost_to_a_save();
-  row.peer = 1e3 * seconds_of_copy();
-  row.unit = "ms";
-  row.ratio = row.ours / row.peer;
-  row.at_most = 1.5;
-  row.description =
-      "what a save adds to the time of training on one thread; baseline: the copy of its tensors; "
-      "the "
-      "ratio is ours / baseline";
-  return row;
+  const double lost = seconds_lost_to_a_save(), copied = seconds_of_copy();
+  return at_most(1e3 * lost, 1e3 * copied, "ms", 1.5,
+                 "what a save adds to the time of training on one thread; baseline: the copy of "
+                 "its tensors; the ratio is ours / baseline");
 }
 
 }  // namespace
@@ -318,8 +288,8 @@ void bench_processes(const Report& report) {
   const Launch launch = read_launch(process_environment());
   if (!launch.is_single_process()) return be_one_of_two(launch);
   report("cpu/overlap", of_overlap);
-  report("cpu/two_processes", [&] { return of_two(kShareBatch); });
-  report("cpu/two_processes_of_few_images", [&] { return without_goal(of_two(kShareBatch / 2)); });
+  report("cpu/two_processes", [&] { return of_two(kShareBatch, 0.9); });
+  report("cpu/two_processes_of_few_images", [&] { return of_two(kShareBatch / 2, {}); });
   report("cpu/expert_parallel", is_expert_parallel);
   report("cpu/pause_of_save", of_pause);
 }

@@ -2,8 +2,6 @@
 #include "bench/report.h"
 
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "support/matchers.h"
 

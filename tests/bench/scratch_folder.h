@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <string>
 #include <system_error>
 
 #include "moesaic/base/error.h"

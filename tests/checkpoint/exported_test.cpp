@@ -10,8 +10,8 @@
 #include "moesaic/export/formats.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/evaluate.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

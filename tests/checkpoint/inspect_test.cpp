@@ -5,8 +5,8 @@
 #include "checkpoint/shards.h"
 #include "export/toy_info.h"
 #include "moesaic/export/formats.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "base/support.h"
 #include "export/toy_info.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -4,8 +4,8 @@
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/formats.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -7,9 +7,9 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "prune/small_vmoe.h"
 #include "support/faults.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

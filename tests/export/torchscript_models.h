@@ -13,7 +13,7 @@
 #include "export/toy_info.h"
 #include "moesaic/config/document.h"
 #include "moesaic/export/formats.h"
-#include "prune/small_vmoe.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic::testing {
 

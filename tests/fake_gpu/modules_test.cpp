@@ -16,8 +16,6 @@ namespace {
 using at::Tensor;
 using testing::on_fake;
 
-using ModulesOnAGpu = testing::FakeGpuTest;
-
 constexpr int64_t kTokens = 512, kWidth = 64, kHidden = 128, kExperts = 8;
 
 nn::MoELayer layer_on_fake(double dropout) {
@@ -31,6 +29,44 @@ nn::MoELayer layer_on_fake(double dropout) {
   layer->train();
   return layer;
 }
+
+/// A phase of the tiny V-MoE, with widths that grouped GEMMs take.
+struct TinyRun {
+  explicit TinyRun(const std::string& precision)
+      : config(train_test::config_of(train_test::four_phases(), {"precision=" + precision})),
+        model(RunStart(config).model()),
+        plan(plan_phases(config, *model, datasets)[0]) {
+    model->to(at::kCUDA);
+    phase.emplace(
+        plan,
+        PhaseContext{.model = model, .data = train_test::open_tiny("three", "train"), .seed = 7});
+  }
+
+  RunConfig config;
+  std::shared_ptr<Model> model;
+  Datasets datasets{train_test::open_tiny};
+  PhasePlan plan;
+  std::optional<GradientPhase> phase;
+};
+
+class ModulesOnAGpu : public testing::FakeGpuTest {
+ protected:
+  /// Counts a step, and the metrics of it that a run reads when the next step has started.
+  struct StepCounts {
+    FakeGpuCounts step, late;
+  };
+  static StepCounts count_step(const std::string& precision) {
+    TinyRun run(precision);
+    run.phase->step().deferred_metrics();
+    reset();
+    const StepReport report = run.phase->step();
+    const FakeGpuCounts step = counts();
+    reset();
+    EXPECT_TRUE(report.deferred_metrics);
+    report.deferred_metrics();
+    return {step, counts()};
+  }
+};
 
 TEST_F(ModulesOnAGpu, AnExactRouterIsBesideProductsThatRound) {
   const BackendScope scope(at::kCUDA, {.tf32 = true});
@@ -68,46 +104,8 @@ TEST_F(ModulesOnAGpu, DropoutInExpertsWaitsForNothingInBfloat16) {
   testing::expect_no_wait(found);
 }
 
-/// A phase of the tiny V-MoE, with widths that grouped GEMMs take.
-struct TinyRun {
-  explicit TinyRun(const std::string& precision)
-      : config(train_test::config_of(train_test::four_phases(), {"precision=" + precision})),
-        model(RunStart(config).model()),
-        plan(plan_phases(config, *model, datasets)[0]) {
-    model->to(at::kCUDA);
-    phase.emplace(
-        plan,
-        PhaseContext{.model = model, .data = train_test::open_tiny("three", "train"), .seed = 7});
-  }
-
-  RunConfig config;
-  std::shared_ptr<Model> model;
-  Datasets datasets{train_test::open_tiny};
-  PhasePlan plan;
-  std::optional<GradientPhase> phase;
-};
-
-/// Counts a step, and the metrics of it that a run reads when the next step has started.
-struct StepCounts {
-  FakeGpuCounts step, late;
-};
-template <class Reset, class Counts>
-StepCounts count_step(TinyRun& run, const Reset& reset, const Counts& counts) {
-  run.phase->step().deferred_metrics();
-  reset();
-  const StepReport report = run.phase->step();
-  StepCounts found{.step = counts(), .late = {}};
-  reset();
-  EXPECT_TRUE(report.deferred_metrics);
-  report.deferred_metrics();
-  found.late = counts();
-  return found;
-}
-
 TEST_F(ModulesOnAGpu, ATrainingStepInBfloat16WaitsOnceAndLate) {
-  TinyRun run("bfloat16");
-  const auto [step, late] = count_step(
-      run, [] { reset(); }, [] { return counts(); });
+  const auto [step, late] = count_step("bfloat16");
   EXPECT_EQ(step.waits, 0u);
   EXPECT_EQ(late.waits, 1u);
   EXPECT_EQ(step.copies_to_host + late.copies_to_host, 1u);
@@ -115,9 +113,7 @@ TEST_F(ModulesOnAGpu, ATrainingStepInBfloat16WaitsOnceAndLate) {
 
 // Products of float32 are one for each expert, for which each pass reads the offsets.
 TEST_F(ModulesOnAGpu, ATrainingStepInFloat32ReadsTheOffsetsToo) {
-  TinyRun run("float32");
-  const auto [step, late] = count_step(
-      run, [] { reset(); }, [] { return counts(); });
+  const auto [step, late] = count_step("float32");
   EXPECT_EQ(step.waits, 2u);
   EXPECT_EQ(late.waits, 1u);
   EXPECT_EQ(step.copies_to_host + late.copies_to_host, 3u);

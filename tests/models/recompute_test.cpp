@@ -9,7 +9,7 @@
 
 #include "moesaic/nn/init.h"
 #include "moesaic/train/objective.h"
-#include "prune/small_vmoe.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

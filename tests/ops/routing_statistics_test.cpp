@@ -41,25 +41,28 @@ TEST(DispatchEntropy, EqualsPlainLoops) {
       }
     }
   }
-  EXPECT_NEAR(dispatch_entropy(routing, cluster, 5).item<double>(), wanted, 1e-6);
+  EXPECT_NEAR(dispatch_entropy(counts).item<double>(), wanted, 1e-6);
 }
 
 TEST(DispatchEntropy, IsZeroForPureExpertsAndTheLogarithmForIndifferentOnes) {
   const at::Tensor cluster = torch::arange(40).remainder(4);
   const at::Tensor pure = at::one_hot(cluster, 6).to(torch::kFloat);
-  EXPECT_EQ(dispatch_entropy(route_token_choice(pure, {.k = 1}), cluster, 4).item<double>(), 0.0);
+  const auto entropy = [](const Routing& routing, const at::Tensor& clusters) {
+    return dispatch_entropy(dispatch_counts(routing, clusters, 4)).item<double>();
+  };
+  EXPECT_EQ(entropy(route_token_choice(pure, {.k = 1}), cluster), 0.0);
   const Routing blind = route_token_choice(torch::zeros({40, 6}), {.k = 1});
-  EXPECT_NEAR(dispatch_entropy(blind, cluster, 4).item<double>(), std::log(4.0), 1e-6);
+  EXPECT_NEAR(entropy(blind, cluster), std::log(4.0), 1e-6);
   const Routing none = route_token_choice(torch::zeros({0, 6}), {.k = 1});
-  EXPECT_EQ(dispatch_entropy(none, cluster.slice(0, 0, 0), 4).item<double>(), 0.0);
+  EXPECT_EQ(entropy(none, cluster.slice(0, 0, 0)), 0.0);
 }
 
 TEST(DispatchEntropy, RefusesWrongClusters) {
   const Routing routing = route_token_choice(torch::zeros({4, 2}), {.k = 1});
-  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({3}, torch::kLong), 2), Error);
-  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({4}), 2), Error);
-  EXPECT_THROW(dispatch_entropy(routing, torch::full({4}, 2, torch::kLong), 2), Error);
-  EXPECT_THROW(dispatch_entropy(routing, torch::zeros({4}, torch::kLong), 0), Error);
+  EXPECT_THROW(dispatch_counts(routing, torch::zeros({3}, torch::kLong), 2), Error);
+  EXPECT_THROW(dispatch_counts(routing, torch::zeros({4}), 2), Error);
+  EXPECT_THROW(dispatch_counts(routing, torch::full({4}, 2, torch::kLong), 2), Error);
+  EXPECT_THROW(dispatch_counts(routing, torch::zeros({4}, torch::kLong), 0), Error);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "base/support.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/papers/clusters.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "moesaic/nn/mlp_experts.h"
-#include "prune/small_vmoe.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -6,8 +6,8 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/prune/plan.h"
-#include "prune/small_vmoe.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

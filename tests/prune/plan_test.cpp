@@ -8,8 +8,8 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/prune/criteria.h"
 #include "prune/plan_networks.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

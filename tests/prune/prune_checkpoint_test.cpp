@@ -6,8 +6,8 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/papers/clusters.h"
 #include "prune/plan_networks.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -76,20 +76,19 @@ TEST_F(RowsRaces, GroupedMlpAndItsGradients) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (const int64_t hidden : {48, 13}) {  // 16 bytes at once, and numbers one by one
       const Tensor offsets = at::tensor({0, 0, 140, 150}, at::kInt);
-      const ops::on_device::MlpWeights w{
-          at::randn({3, 16, hidden}, type), at::randn({3, hidden}, type),
-          at::randn({3, hidden, 16}, type), at::randn({3, 16}, type)};
+      const ExpertWeights w{at::randn({3, 16, hidden}, type), at::randn({3, hidden}, type),
+                            at::randn({3, hidden, 16}, type), at::randn({3, 16}, type)};
       const Tensor rows = at::randn({170, 16}, type), gradient = at::randn({170, 16}, type);
       const auto activation = static_cast<int64_t>(Activation::gelu_tanh);
       const auto [y, kept] = ops::on_device::grouped_mlp_on(
-          ThreadedDevice{}, rows, offsets, w, activation, /*keep_hidden=*/true, false);
-      const Tensor wanted =
-          grouped_mlp(rows, offsets, {w.w1, w.b1, w.w2, w.b2}, Activation::gelu_tanh);
+          ThreadedDevice{},
+          {rows, offsets, w.w1, w.b1, w.w2, w.b2, activation, /*keep_hidden=*/true}, false);
+      const Tensor wanted = grouped_mlp(rows, offsets, w, Activation::gelu_tanh);
       const double tolerance = type == at::kFloat ? 1e-5 : 2e-2;
       EXPECT_LE((y - wanted).abs().max().item<double>(),
                 tolerance * wanted.abs().max().item<double>());
       const auto gradients = ops::on_device::grouped_mlp_backward_on(
-          ThreadedDevice{}, gradient, rows, offsets, kept, w, activation, false);
+          ThreadedDevice{}, {gradient, rows, offsets, kept, w.w1, w.b1, w.w2, activation}, false);
       EXPECT_TRUE(std::get<1>(gradients).isfinite().all().item<bool>());
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/throughput.h"
 
-#include "prune/small_vmoe.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -3,17 +3,14 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdlib>
 #include <exception>
-#include <optional>
 
 #include "base/support.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/process.h"
 
 namespace moesaic::test {

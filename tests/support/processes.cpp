@@ -5,7 +5,6 @@
 #include <exception>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <vector>
 
 #include "moesaic/parallel/process_group.h"
 

@@ -2,9 +2,6 @@
 // Processes that are threads of one test: they meet through a store in memory and talk by Gloo.
 #pragma once
 
-#include <functional>
-#include <memory>
-
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::test {

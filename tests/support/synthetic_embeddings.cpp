@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "support/tensors.h"
 

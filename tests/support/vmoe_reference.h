@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <string>
 
 #include "moesaic/models/vmoe/vmoe.h"
 

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
-#include <torch/nn/pimpl.h>
-
-#include <memory>
-#include <optional>
 
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/moe_layer.h"
-#include "moesaic/ops/activation.h"
 
 namespace moesaic::nn {
 

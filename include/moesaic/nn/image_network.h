@@ -3,15 +3,12 @@
 // Experts in Deep Learning", section 6.2.
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "moesaic/base/error.h"

@@ -6,9 +6,7 @@
 #include <array>
 #include <mutex>
 
-#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
-#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {

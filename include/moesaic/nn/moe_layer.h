@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-
-#include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
-
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/router.h"
-#include "moesaic/ops/activation.h"
 
 namespace moesaic::nn {
 

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <variant>
-#include <vector>
 
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/router_noise.h"
-#include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
 

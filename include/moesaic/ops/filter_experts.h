@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-
 #include "moesaic/ops/activation.h"
 #include "moesaic/ops/routing.h"
 

@@ -2,10 +2,6 @@
 // Conversion of enumerators to and from names.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 

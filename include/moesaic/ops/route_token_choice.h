@@ -6,8 +6,6 @@
 // option leaves such calls to.
 #pragma once
 
-#include <vector>
-
 #include "moesaic/ops/route_options.h"
 #include "moesaic/ops/routing.h"
 

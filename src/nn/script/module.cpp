@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/frontend/tracer.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/encoder_block.h"
 #include "python.h"
 
 namespace moesaic::script {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchScript form of a mixture-of-experts layer by aten operators: its router, the rules of
 // ops/route_*.h, ops/dispatch.h, the experts and ops/combine.h.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/script.h"

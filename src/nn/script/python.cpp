@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/serialization/python_print.h>
 
@@ -97,19 +96,14 @@ std::string without_lookups(const std::string& text) {
 }
 
 std::string dtype_text(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return "";
-    case at::kLong:
-      return ", dtype=torch.int64";
-    case at::kChar:
-      return ", dtype=torch.int8";
-    case at::kDouble:
-      return ", dtype=torch.float64";
-    default:
-      fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()),
-           kOtherFormat);
-  }
+  static const std::map<at::ScalarType, const char*> texts = {
+      {at::kFloat, ""},
+      {at::kLong, ", dtype=torch.int64"},
+      {at::kChar, ", dtype=torch.int8"},
+      {at::kDouble, ", dtype=torch.float64"}};
+  const auto found = texts.find(tensor.scalar_type());
+  if (found != texts.end()) return found->second;
+  fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()), kOtherFormat);
 }
 
 /// Writes the classes of a network, those of children first.

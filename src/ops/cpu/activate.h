@@ -6,8 +6,6 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <cstdint>
-
 #include "moesaic/ops/activation.h"
 #include "rows.h"
 

@@ -8,8 +8,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include <tuple>
-
 #include "../mlp_operators.h"
 #include "mlp_layer.h"
 #include "moesaic/ops/memory.h"
@@ -31,20 +29,6 @@ struct MlpGradients {
 template <class Scalar>
 Tensor sums_for(const Tensor& rows) {
   return kIsHalfWide<Scalar> ? empty_large(rows.sizes(), rows.options().dtype(at::kFloat)) : rows;
-}
-
-template <class Scalar>
-void compute_forward(const MlpLayer<Scalar>& layer, const Tensor& rows, const Tensor& offsets,
-                     const Tensor& y, const Tensor& hidden) {
-  const int64_t filled = filled_rows(offsets);
-  const auto options = rows.options();
-  const Tensor active = empty_large({filled, layer.stretch()}, options);
-  const Tensor sums = sums_for<Scalar>(y);
-  layer.forward(offsets.const_data_ptr<int32_t>(),
-                {rows.const_data_ptr<Scalar>(),
-                 hidden.numel() > 0 ? hidden.mutable_data_ptr<Scalar>() : nullptr,
-                 active.mutable_data_ptr<Scalar>(), sums.mutable_data_ptr<SumOf<Scalar>>(),
-                 y.mutable_data_ptr<Scalar>()});
 }
 
 /// Sets the gradients of experts without rows to zero.
@@ -80,17 +64,24 @@ MlpGradients compute_backward(const MlpLayer<Scalar>& layer, const Tensor& grad,
 }
 
 std::tuple<Tensor, Tensor> grouped_mlp_cpu(const GroupedMlpArguments& in) {
-  const at::ScalarType type = in.rows.scalar_type(), sums = product_type(type, in.w1);
-  const Tensor offsets = in.offsets.contiguous(), rows = in.rows.to(sums).contiguous();
+  const at::ScalarType type = in.rows.scalar_type(), product = product_type(type, in.w1);
+  const Tensor offsets = in.offsets.contiguous(), rows = in.rows.to(product).contiguous();
   const Tensor last_bias = in.add_b2 ? in.b2 : at::zeros_like(in.b2);
+  const int64_t filled = filled_rows(offsets);
   Tensor y = empty_large(rows.sizes(), rows.options());
   Tensor hidden = empty_large({in.keep_hidden ? rows.size(0) : 0, in.w1.size(2)}, rows.options());
-  MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp", [&] {
-    compute_forward(layer_of<scalar_t>({in.w1, in.b1, in.w2, last_bias}, in.activation), rows,
-                    offsets, y, hidden);
+  MOESAIC_DISPATCH_PRODUCTS(product, "grouped_mlp", [&] {
+    const auto layer = layer_of<scalar_t>({in.w1, in.b1, in.w2, last_bias}, in.activation);
+    const Tensor active = empty_large({filled, layer.stretch()}, rows.options());
+    const Tensor sums = sums_for<scalar_t>(y);
+    layer.forward(offsets.const_data_ptr<int32_t>(),
+                  {rows.const_data_ptr<scalar_t>(),
+                   hidden.numel() > 0 ? hidden.mutable_data_ptr<scalar_t>() : nullptr,
+                   active.mutable_data_ptr<scalar_t>(), sums.mutable_data_ptr<SumOf<scalar_t>>(),
+                   y.mutable_data_ptr<scalar_t>()});
   });
-  y.slice(0, filled_rows(offsets)).zero_();
-  if (in.keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();
+  y.slice(0, filled).zero_();
+  if (in.keep_hidden) hidden.slice(0, filled).zero_();
   return {y.to(type), hidden.to(type)};
 }
 

@@ -3,10 +3,6 @@
 // (quantise_experts()) with exact sums of integers.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-
 #include "moesaic/ops/expert_work.h"
 #include "product.h"
 

@@ -4,21 +4,15 @@
 #pragma once
 
 #include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 #include <type_traits>
-#include <vector>
 
 #include "../check.h"
 #include "activate.h"
 #include "int8.h"
-#include "moesaic/ops/expert_work.h"
-#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routed_mlp.h"
-#include "product.h"
 
 namespace moesaic::ops {
 

@@ -7,7 +7,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "../mlp_operators.h"
 #include "moesaic/ops/memory.h"

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "moesaic/base/random.h"
-#include "moesaic/ops/compiled_for.h"
 #include "moesaic/ops/float_vector.h"
 
 namespace moesaic {

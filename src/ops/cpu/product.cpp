@@ -11,8 +11,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <string>
-#include <string_view>
 
 namespace moesaic::ops {
 namespace {

@@ -7,8 +7,6 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <cstdint>
-
 #include "rows.h"
 
 namespace moesaic::ops {

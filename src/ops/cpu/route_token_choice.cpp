@@ -7,13 +7,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
-#include "../route_arguments.h"
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
@@ -50,20 +47,6 @@ void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* off
   offsets[slots] = row;
   for (int64_t segment = 0; segment < segments; ++segment) pulled[segment + 1] += pulled[segment];
 }
-
-/// Arrays of a routing (ops/routing.h) that a kernel fills.
-template <class Scalar>
-struct RoutingArrays {
-  int32_t *offsets, *token, *token_offsets, *token_row;
-  Scalar* gate;
-
-  /// Clears the unused rows [row, bound).
-  void clear_from(int64_t row, int64_t bound) const {
-    std::fill(token + row, token + bound, 0);
-    std::fill(token_row + row, token_row + bound, 0);
-    std::fill(gate + row, gate + bound, Scalar(0));
-  }
-};
 
 constexpr int32_t kDropped = -1;
 
@@ -188,7 +171,10 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
     fill_segment(plan, choice, gate_Tk, s, cursor, pulled[s], out, choice_row);
   });
   out.token_offsets[plan.tokens] = pulled[count];
-  out.clear_from(pulled[count], plan.bound);
+  const int64_t filled = pulled[count], unused = out.bound - filled;
+  std::fill_n(out.token + filled, unused, 0);
+  std::fill_n(out.token_row + filled, unused, 0);
+  std::fill_n(out.gate + filled, unused, Scalar(0));
 }
 
 ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
@@ -203,13 +189,9 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
                                         plan.columns, plan.k, options.gate};
-    const auto& [offsets, token, gate, token_offsets, token_row] = rows;
-    route_tokens<scalar_t>(
-        plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
-        gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
-        {offsets.mutable_data_ptr<int32_t>(), token.mutable_data_ptr<int32_t>(),
-         token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
-         gate.mutable_data_ptr<scalar_t>()});
+    route_tokens(plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
+                 gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
+                 arrays_of<scalar_t>(rows));
   });
   return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "../route_math.h"
-#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 namespace {

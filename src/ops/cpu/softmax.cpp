@@ -6,7 +6,6 @@
 
 #include "../route.h"
 #include "../route_math.h"
-#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 namespace {

@@ -9,10 +9,9 @@
 #include <ATen/ops/empty_like.h>
 #include <algorithm>
 
-#include <tuple>
-
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
+#include "../mlp_operators.h"
 #include "expert_products.h"
 #include "tensor_data.h"
 
@@ -125,54 +124,40 @@ class ExpertPasses {
   Act kind_;
 };
 
-struct MlpWeights {
-  Tensor w1, b1, w2, b2;  // [K, d, m], [K, m], [K, m, d], [K, d]
-
-  MlpWeights ready() const {
-    const auto each = [](const Tensor& t) { return t.defined() ? on_device::ready(t) : t; };
-    return {each(w1), each(b1), each(w2), each(b2)};
-  }
-};
-
-/// Returns y [A, d], without b2 where there is none, and `hidden` [A, m], or [0, m] unless it is
-/// kept.
+/// Returns y [A, d] and `hidden` [A, m], or [0, m] unless it is kept.
 template <class Device>
-std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const Tensor& rows_in,
-                                          const Tensor& offsets, const MlpWeights& weights,
-                                          int64_t activation, bool keep_hidden, bool grouped) {
-  const Tensor rows = ready(rows_in);
-  const MlpWeights w = weights.ready();
-  const ExpertProducts products(offsets, grouped);
-  const ExpertPasses passes(device, offsets, rows.size(0), static_cast<Act>(activation));
-  const Tensor product = products.times(rows, w.w1);
-  const Tensor active = keep_hidden ? at::empty_like(product) : product;
-  passes.activate(product, w.b1, active);
-  const Tensor y = products.times(active, w.w2);
-  if (w.b2.defined()) passes.add_bias(w.b2, y);
+std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const GroupedMlpArguments& in,
+                                          bool grouped) {
+  const Tensor rows = ready(in.rows);
+  const ExpertProducts products(in.offsets, grouped);
+  const ExpertPasses passes(device, in.offsets, rows.size(0), static_cast<Act>(in.activation));
+  const Tensor product = products.times(rows, ready(in.w1));
+  const Tensor active = in.keep_hidden ? at::empty_like(product) : product;
+  passes.activate(product, ready(in.b1), active);
+  const Tensor y = products.times(active, ready(in.w2));
+  if (in.add_b2) passes.add_bias(ready(in.b2), y);
   passes.clear_unused(y);
-  if (!keep_hidden) return {y, at::empty({0, w.w1.size(2)}, rows.options())};
+  if (!in.keep_hidden) return {y, at::empty({0, in.w1.size(2)}, rows.options())};
   passes.clear_unused(product);
   return {y, product};
 }
 
-/// Returns the gradients of the rows, w1, b1, w2 and b2.
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> grouped_mlp_backward_on(
-    const Device& device, const Tensor& grad_in, const Tensor& rows_in, const Tensor& offsets,
-    const Tensor& hidden_in, const MlpWeights& weights, int64_t activation, bool grouped) {
-  const Tensor grad = ready(grad_in), rows = ready(rows_in), hidden = ready(hidden_in);
-  const MlpWeights w = weights.ready();
-  const ExpertProducts products(offsets, grouped);
-  const ExpertPasses passes(device, offsets, rows.size(0), static_cast<Act>(activation));
-  const Tensor grad_hidden = products.times(grad, w.w2.transpose(1, 2));
-  const Tensor active = at::empty_like(hidden), grad_b1 = at::empty_like(w.b1);
-  passes.differentiate(hidden, w.b1, grad_hidden, active, grad_b1);
+GroupedMlpGradients grouped_mlp_backward_on(const Device& device,
+                                            const GroupedMlpBackwardArguments& in, bool grouped) {
+  const Tensor grad = ready(in.grad), rows = ready(in.rows), hidden = ready(in.hidden);
+  const Tensor w1 = ready(in.w1), b1 = ready(in.b1), w2 = ready(in.w2);
+  const ExpertProducts products(in.offsets, grouped);
+  const ExpertPasses passes(device, in.offsets, rows.size(0), static_cast<Act>(in.activation));
+  const Tensor grad_hidden = products.times(grad, w2.transpose(1, 2));
+  const Tensor active = at::empty_like(hidden), grad_b1 = at::empty_like(b1);
+  passes.differentiate(hidden, b1, grad_hidden, active, grad_b1);
   const Tensor grad_w2 = products.by_rows(active, grad);
   const Tensor grad_w1 = products.by_rows(rows, grad_hidden);
   for (const Tensor& weight : {grad_w1, grad_w2}) passes.clear_idle(weight);
-  const Tensor grad_rows = products.times(grad_hidden, w.w1.transpose(1, 2));
+  const Tensor grad_rows = products.times(grad_hidden, w1.transpose(1, 2));
   passes.clear_unused(grad_rows);
-  const Tensor grad_b2 = at::empty({w.w2.size(0), w.w2.size(2)}, w.w2.options());
+  const Tensor grad_b2 = at::empty({w2.size(0), w2.size(2)}, w2.options());
   passes.sum_rows(grad, grad_b2);
   return {grad_rows, grad_w1, grad_b1, grad_w2, grad_b2};
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the computed experts of a call on the device, and the arrays that a routing fills.
+// Holds the computed experts of a call on the device.
 #pragma once
 
 #include <ATen/ops/empty.h>
 
 #include "../kernels/route_rows.h"
-#include "../kernels/scan.h"
-#include "../route_arguments.h"
 #include "moesaic/base/error.h"
 #include "tensor_data.h"
 
@@ -22,15 +20,6 @@ inline int scan_threads(int64_t count) {
   int threads = kernels::kWarp;
   while (threads < count && threads < kernels::kScanThreads) threads *= 2;
   return threads;
-}
-
-/// Returns the arrays of an unfilled routing.
-template <class Scalar>
-kernels::RoutingArrays<Scalar> arrays_of(const RowTensors& rows) {
-  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
-  return {out<int32_t>(offsets),    out<int32_t>(token), out<int32_t>(token_offsets),
-          out<int32_t>(token_row),  out<Scalar>(gate),   token.size(0),
-          token_offsets.size(0) - 1};
 }
 
 class KeptScope {

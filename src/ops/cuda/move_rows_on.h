@@ -7,7 +7,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "../kernels/move_rows.h"
 #include "../mlp_operators.h"

@@ -6,7 +6,6 @@
 #include <torch/library.h>
 
 #include "grouped_mlp_on.h"
-#include "moesaic/ops/device.h"
 #include "move_rows_on.h"
 #include "route_expert_choice_on.h"
 #include "route_token_choice_on.h"
@@ -33,16 +32,11 @@ class DeviceScope {
  public:
   explicit DeviceScope(const at::Tensor& tensor)
       : guard_(tensor.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
-  ~DeviceScope() = default;
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
-  cudaStream_t stream() const { return stream_.stream(); }
 
   /// Starts a kernel on the stream; see start.h.
   template <int Threads, class Kernel>
   void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes) const {
-    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream());
+    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream_.stream());
   }
 
  private:
@@ -81,16 +75,12 @@ struct OnGpu {
 };
 
 std::tuple<Tensor, Tensor> mlp_on(const DeviceScope& device, const GroupedMlpArguments& in) {
-  return on_device::grouped_mlp_on(device, in.rows, in.offsets,
-                                   {in.w1, in.b1, in.w2, in.add_b2 ? in.b2 : Tensor()},
-                                   in.activation, in.keep_hidden, groups_products(in.rows, in.w1));
+  return on_device::grouped_mlp_on(device, in, groups_products(in.rows, in.w1));
 }
 
 GroupedMlpGradients mlp_backward_on(const DeviceScope& device,
                                     const GroupedMlpBackwardArguments& in) {
-  return on_device::grouped_mlp_backward_on(device, in.grad, in.rows, in.offsets, in.hidden,
-                                            {in.w1, in.b1, in.w2, {}}, in.activation,
-                                            groups_products(in.rows, in.w1));
+  return on_device::grouped_mlp_backward_on(device, in, groups_products(in.rows, in.w1));
 }
 
 /// Adds a kernel that is the CPU's while it is turned off.

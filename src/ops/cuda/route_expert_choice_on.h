@@ -16,7 +16,6 @@
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
-#include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 
@@ -117,10 +116,10 @@ Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
 
 /// Starts a kernel on all parts of all queues.
 template <class Kernel, class Device>
-void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& device,
-              int64_t shared_bytes = 0) {
+void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& device) {
   device.template start<kernels::kSelectThreads>(
-      kernel, plan.cut.count() * plan.computed * plan.parts(), plan.threads(), shared_bytes);
+      kernel, plan.cut.count() * plan.computed * plan.parts(), plan.threads(),
+      kernel.shared_bytes(plan.threads()));
 }
 
 /// Softmax over tokens of each queue, by parts.
@@ -141,12 +140,11 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
                                          const ExpertChoicePlan& plan, const Tensor& like,
                                          const Device& device) {
   TokenSoftmax<Scalar> softmax{at::empty({queues.blocks()}, like.options()), {}, queues.parts};
-  const kernels::FindTops<Scalar> find{queues, out<Scalar>(softmax.tops)};
-  on_parts(find, plan, device, find.shared_bytes(plan.threads()));
+  on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(softmax.tops)}, plan, device);
   if (!plan.over_tokens()) return softmax;
   const Tensor sums = at::empty_like(softmax.tops);
-  const kernels::SumTerms<Scalar> add{queues, softmax.view(), borders, out<Scalar>(sums)};
-  on_parts(add, plan, device, add.shared_bytes(plan.threads()));
+  on_parts(kernels::SumTerms<Scalar>{queues, softmax.view(), borders, out<Scalar>(sums)}, plan,
+           device);
   softmax.sums = sums;
   return softmax;
 }
@@ -155,7 +153,7 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
 template <class Scalar, class Device>
 void route_by_rule(const at::Tensor& logits, int64_t slots,
                    const kernels::ExpertChoiceRule<Scalar>& rule,
-                   const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
+                   const RoutingArrays<Scalar>& arrays, const Device& device) {
   const Segments segments(TokenGroups(logits.size(0), 0), segment_length(slots));
   const int64_t count = segments.count();
   const auto experts = static_cast<int32_t>(slots);

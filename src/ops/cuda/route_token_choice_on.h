@@ -14,11 +14,8 @@
 
 #include "../kernels/route_token_choice.h"
 #include "../route.h"
-#include "../route_arguments.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
-#include "moesaic/ops/route_token_choice.h"
-#include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 

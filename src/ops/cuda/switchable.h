@@ -4,10 +4,7 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/Tensor.h>
 
-#include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "../mlp_operators.h"

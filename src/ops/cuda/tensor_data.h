@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 

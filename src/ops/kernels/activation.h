@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "block.h"
 #include "moesaic/ops/activation.h"
 #include "number.h"
 

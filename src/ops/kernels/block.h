@@ -73,6 +73,18 @@ MOESAIC_INLINE int lanes_for(int64_t columns, int max_lanes) {
   return lanes;
 }
 
+/// Returns the last of `count` ascending beginnings begin_of(i) that is at most `number`, at least
+/// the first.
+template <class BeginOf>
+MOESAIC_INLINE int32_t last_begun(int32_t count, int64_t number, const BeginOf& begin_of) {
+  int32_t low = 0, high = count;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (begin_of(middle) <= number ? low : high) = middle;
+  }
+  return low;
+}
+
 #if defined(__CUDACC__)
 /// A thread block of a GPU.
 class DeviceBlock {

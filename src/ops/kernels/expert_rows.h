@@ -3,11 +3,7 @@
 // gradients with the sums over an expert's rows, zeros for experts without rows.
 #pragma once
 
-#include <cstdint>
-
 #include "activation.h"
-#include "block.h"
-#include "number.h"
 
 namespace moesaic::ops::kernels {
 
@@ -32,19 +28,11 @@ MOESAIC_INLINE int64_t first_row_tile(const int32_t* offsets, int32_t expert, in
 
 MOESAIC_INLINE RowTile row_tile(const int32_t* offsets, int32_t experts, int height,
                                 int64_t number) {
-  int32_t low = 0, high = experts;  // Search: tiles of `low` begin at or before `number`.
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (first_row_tile(offsets, middle, height) <= number) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const int64_t within = number - first_row_tile(offsets, low, height);
-  const int64_t end = offsets[low + 1];
-  const int64_t begin = min<int64_t>(offsets[low] + within * height, end);
-  return {low, static_cast<int32_t>(begin),
+  const auto first = [&](int32_t expert) { return first_row_tile(offsets, expert, height); };
+  const int32_t expert = last_begun(experts, number, first);
+  const int64_t end = offsets[expert + 1];
+  const int64_t begin = min<int64_t>(offsets[expert] + (number - first(expert)) * height, end);
+  return {expert, static_cast<int32_t>(begin),
           static_cast<int32_t>(min<int64_t>(begin + height, end))};
 }
 

@@ -4,9 +4,6 @@
 // token's rows in the order of its choices.
 #pragma once
 
-#include <cstdint>
-
-#include "block.h"
 #include "number.h"
 
 namespace moesaic::ops::kernels {
@@ -93,19 +90,10 @@ struct RowBias {
   template <int Count>
   MOESAIC_INLINE void add(int64_t row, int64_t width, int64_t column, Sum<T> (&to)[Count]) const {
     if (values == nullptr) return;
-    const Piece<T, Count> piece = read<T, Count>(values + expert_of(row) * width + column);
+    const int64_t expert = last_begun(experts, row, [&](int32_t e) { return offsets[e]; });
+    const Piece<T, Count> piece = read<T, Count>(values + expert * width + column);
     MOESAIC_UNROLL
     for (int c = 0; c < Count; ++c) to[c] += widen(piece.at[c]);
-  }
-
- private:
-  MOESAIC_INLINE int64_t expert_of(int64_t row) const {
-    int32_t low = 0, high = experts;
-    while (high - low > 1) {
-      const int32_t middle = (low + high) / 2;
-      (offsets[middle] <= row ? low : high) = middle;
-    }
-    return low;
   }
 };
 

@@ -3,15 +3,9 @@
 // the rule by which rows are made of them.
 #pragma once
 
-#include <cstdint>
-
-#include "../route_math.h"
-#include "../route_segments.h"
-#include "block.h"
 #include "moesaic/ops/route_options.h"
 #include "number.h"
 #include "route_rows.h"
-#include "scan.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {
@@ -59,16 +53,21 @@ struct WriteScores {
   }
 };
 
-/// Reduces the threads' numbers `partial` in shared memory with `operation`, in a fixed order. The
-/// number of threads is a power of two.
-template <class Block, class Scalar, class Operation>
-MOESAIC_INLINE Scalar reduce(Block& block, Scalar* partial, const Operation& operation) {
+/// Writes to[block], the numbers part_of(thread) reduced with `operation`, in a fixed order. The
+/// number of threads is a power of two; shared memory holds a number of each.
+template <class Block, class Scalar, class PartOf, class Operation>
+MOESAIC_INLINE void reduce(Block& block, const PartOf& part_of, Scalar* to,
+                           const Operation& operation) {
+  Scalar* const partial = block.template shared<Scalar>(0);
+  block.each([&](int thread) { partial[thread] = part_of(thread); });
   for (int half = block.threads() / 2; half > 0; half /= 2) {
     block.each([&](int thread) {
       if (thread < half) partial[thread] = operation(partial[thread], partial[thread + half]);
     });
   }
-  return block.broadcast(partial);
+  block.each([&](int thread) {
+    if (thread == 0) to[block.index()] = partial[0];
+  });
 }
 
 /// Queues [group, slot] of an expert's scores in a group, each of which `parts` blocks share out.
@@ -128,18 +127,14 @@ struct FindTops {
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    Scalar* const partial = block.template shared<Scalar>(0);
     const auto queue = queues.at(block.index() / queues.parts);
-    block.each([&](int thread) {
+    const auto top_of = [&](int thread) {
       Scalar top = -infinity<Scalar>();
       queues.share(block, thread, queue.size,
                    [&](int64_t i) { top = larger(top, queue.score[i]); });
-      partial[thread] = top;
-    });
-    const Scalar top = reduce(block, partial, [](Scalar a, Scalar b) { return larger(a, b); });
-    block.each([&](int thread) {
-      if (thread == 0) tops[block.index()] = top;
-    });
+      return top;
+    };
+    reduce(block, top_of, tops, [](Scalar a, Scalar b) { return larger(a, b); });
   }
 };
 
@@ -178,23 +173,19 @@ struct SumTerms {
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    Scalar* const partial = block.template shared<Scalar>(0);
     const int64_t number = block.index() / queues.parts;
     const auto queue = queues.at(number);
     const Scalar top = softmax.top(number);
-    block.each([&](int thread) {
+    const auto sum_of = [&](int thread) {
       Scalar sum = 0;
       queues.share(block, thread, queue.size, [&](int64_t i) {
         if (borders == nullptr || borders[number].accepts(queue.place(i))) {
           sum += softmax_exp(queue.score[i] - top);
         }
       });
-      partial[thread] = sum;
-    });
-    const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
-    block.each([&](int thread) {
-      if (thread == 0) sums[block.index()] = sum;
-    });
+      return sum;
+    };
+    reduce(block, sum_of, sums, [](Scalar a, Scalar b) { return a + b; });
   }
 };
 

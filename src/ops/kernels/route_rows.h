@@ -4,10 +4,7 @@
 // rows, and bit masks the position of a token's row within its segment.
 #pragma once
 
-#include <cstdint>
-
 #include "../route_segments.h"
-#include "block.h"
 #include "scan.h"
 
 namespace moesaic::ops::kernels {
@@ -102,14 +99,6 @@ struct SegmentMasks {
       found += count_bits(masks[w * slots + slot]);
     return found;
   }
-};
-
-/// Arrays of a routing that the last kernel fills.
-template <class Scalar>
-struct RoutingArrays {
-  int32_t *offsets, *token, *token_offsets, *token_row;
-  Scalar* gate;
-  int64_t bound, tokens;
 };
 
 /// Offsets of the rows of the block's segment.

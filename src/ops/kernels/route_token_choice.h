@@ -9,15 +9,10 @@
 // and results do not depend on the order of blocks.
 #pragma once
 
-#include <cstdint>
-
 #include "../route_math.h"
-#include "../route_segments.h"
-#include "block.h"
 #include "moesaic/ops/route_options.h"
 #include "number.h"
 #include "route_rows.h"
-#include "scan.h"
 
 namespace moesaic::ops::kernels {
 

@@ -2,8 +2,6 @@
 // Exclusive prefix sums within a block.
 #pragma once
 
-#include <cstdint>
-
 #include "block.h"
 
 namespace moesaic::ops::kernels {

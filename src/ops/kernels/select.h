@@ -13,10 +13,7 @@
 //   QueueEntry place(int64_t i) const;  // its position
 #pragma once
 
-#include <cstdint>
-
 #include "../route_math.h"
-#include "block.h"
 #include "scan.h"
 
 namespace moesaic::ops::kernels {

@@ -12,21 +12,16 @@
 #include "import/vmoe/reference.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "support/reference_files.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic::testing {
 
-/// Blocks 1 and 3 have 8 experts; images of 32 pixels in patches of 8.
+/// The small V-MoE with 8 experts, on images [3, 32, 32] in patches of 8.
 inline VMoEConfig import_config() {
-  VMoEConfig config;
+  VMoEConfig config = small_vmoe_config();
   config.image_size = 32;
   config.channels = 3;
   config.patch_size = 8;
-  config.hidden_size = 12;
-  config.num_classes = 5;
-  config.encoder.num_layers = 4;
-  config.encoder.num_heads = 3;
-  config.encoder.mlp_dim = 20;
-  config.encoder.moe.layers = {1, 3};
   config.encoder.moe.num_experts = 8;
   config.encoder.moe.group_size = 34;
   config.encoder.moe.router.dispatcher.capacity_factor = 1.5;

@@ -8,8 +8,8 @@
 #include "base/support.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/models/registry.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

@@ -11,8 +11,8 @@
 #include "moesaic/ops/losses.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/objective.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

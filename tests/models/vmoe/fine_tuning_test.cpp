@@ -4,9 +4,9 @@
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
 #include "support/reference_files.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic::testing {
 namespace {

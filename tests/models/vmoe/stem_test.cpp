@@ -6,8 +6,8 @@
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/run_plan.h"
-#include "prune/small_vmoe.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {

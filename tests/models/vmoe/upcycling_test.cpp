@@ -4,20 +4,19 @@
 #include "base/support.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "support/small_vmoe.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 VMoEConfig dense_config() {
-  VMoEConfig config;
-  config.image_size = 8;
+  VMoEConfig config = small_vmoe_config();
   config.patch_size = 4;
-  config.hidden_size = 12;
   config.num_classes = 3;
   config.encoder.num_layers = 3;
-  config.encoder.num_heads = 3;
   config.encoder.mlp_dim = 40;
+  config.encoder.moe = {};
   return config;
 }
 

@@ -10,20 +10,17 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "support/matchers.h"
+#include "support/small_vmoe.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 VMoEConfig small_config() {
-  VMoEConfig config;
-  config.image_size = 8;
+  VMoEConfig config = small_vmoe_config();
   config.patch_size = 4;
-  config.hidden_size = 12;
   config.num_classes = 3;
   config.encoder.num_layers = 3;
-  config.encoder.num_heads = 3;
-  config.encoder.mlp_dim = 20;
   config.encoder.moe.layers = {0, 2};
   config.encoder.moe.num_experts = 4;
   return config;

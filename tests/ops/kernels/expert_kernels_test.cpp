@@ -93,13 +93,21 @@ constexpr int64_t kRows = 300, kFilled = 260, kExperts = 5;
 struct Problem {
   Tensor offsets = torch::tensor(kOffsets, torch::kInt);
   Tensor rows, grad;
-  on_device::MlpWeights weights;
+  ExpertWeights weights;
 
   Problem(int64_t d, int64_t m, at::ScalarType type)
       : rows(randn({kRows, d}, 1, type)),
         grad(randn({kRows, d}, 6, type)),
         weights{randn({kExperts, d, m}, 2, type) * 0.2, randn({kExperts, m}, 3, type),
                 randn({kExperts, m, d}, 4, type) * 0.2, randn({kExperts, d}, 5, type)} {}
+
+  GroupedMlpArguments arguments(int64_t activation, bool keep_hidden, bool add_b2 = true) const {
+    return {rows,       offsets,    weights.w1,  weights.b1, weights.w2,
+            weights.b2, activation, keep_hidden, add_b2};
+  }
+  GroupedMlpBackwardArguments backward(const Tensor& hidden, int64_t activation) const {
+    return {grad, rows, offsets, hidden, weights.w1, weights.b1, weights.w2, activation};
+  }
 };
 
 Tensor activate(const Tensor& x, Act kind) {
@@ -146,22 +154,21 @@ std::vector<Tensor> wanted_of(const Problem& p, Act kind) {
 std::vector<Tensor> found_of(const Problem& p, Act kind, bool grouped, Order order) {
   const SerialDevice device{order};
   const auto activation = static_cast<int64_t>(kind);
-  const auto [y, hidden] = on_device::grouped_mlp_on(device, p.rows, p.offsets, p.weights,
-                                                     activation, /*keep_hidden=*/true, grouped);
+  const auto [y, hidden] =
+      on_device::grouped_mlp_on(device, p.arguments(activation, /*keep_hidden=*/true), grouped);
   const auto [again, nothing] =
-      on_device::grouped_mlp_on(device, p.rows, p.offsets, p.weights, activation, false, grouped);
+      on_device::grouped_mlp_on(device, p.arguments(activation, false), grouped);
   EXPECT_TRUE(torch::equal(y, again));
-  Tensor before_bias = std::get<0>(on_device::grouped_mlp_on(
-      device, p.rows, p.offsets, {p.weights.w1, p.weights.b1, p.weights.w2, {}}, activation, false,
-      grouped));
+  Tensor before_bias = std::get<0>(
+      on_device::grouped_mlp_on(device, p.arguments(activation, false, /*add_b2=*/false), grouped));
   for (int64_t e = 0; e < kExperts; ++e) {
     before_bias.slice(0, kOffsets[e], kOffsets[e + 1]) += p.weights.b2[e];
   }
   EXPECT_TRUE(torch::equal(y, before_bias));
   EXPECT_EQ(nothing.size(0), 0);
   EXPECT_EQ(wide(hidden.slice(0, kFilled)).abs().sum().item<double>(), 0.0);
-  auto [rows, w1, b1, w2, b2] = on_device::grouped_mlp_backward_on(
-      device, p.grad, p.rows, p.offsets, hidden, p.weights, activation, grouped);
+  auto [rows, w1, b1, w2, b2] =
+      on_device::grouped_mlp_backward_on(device, p.backward(hidden, activation), grouped);
   return {y, rows, w1, b1, w2, b2};
 }
 
@@ -227,13 +234,13 @@ TEST(GroupedMlpKernels, NoRowsGiveNothingAndZeroGradients) {
   const Poison poison;
   Problem problem(8, 16, torch::kFloat);
   problem.offsets = torch::zeros({kExperts + 1}, torch::kInt);
-  problem.rows = torch::zeros({0, 8});
+  problem.rows = problem.grad = torch::zeros({0, 8});
   const SerialDevice device;
-  const auto [y, hidden] = on_device::grouped_mlp_on(device, problem.rows, problem.offsets,
-                                                     problem.weights, 1, true, false);
+  const auto [y, hidden] =
+      on_device::grouped_mlp_on(device, problem.arguments(1, /*keep_hidden=*/true), false);
   EXPECT_EQ(y.size(0), 0);
-  auto [rows, w1, b1, w2, b2] = on_device::grouped_mlp_backward_on(
-      device, problem.rows, problem.rows, problem.offsets, hidden, problem.weights, 1, false);
+  auto [rows, w1, b1, w2, b2] =
+      on_device::grouped_mlp_backward_on(device, problem.backward(hidden, 1), false);
   for (const Tensor& gradient : {w1, b1, w2, b2}) {
     EXPECT_EQ(gradient.abs().sum().item<double>(), 0.0);
   }

@@ -4,9 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-#include <string>
-
 #include "state.h"
 
 namespace fake_gpu {

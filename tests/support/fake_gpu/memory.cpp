@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <cstring>
 #include <map>
 

@@ -2,8 +2,6 @@
 // Networks small enough for every case of pruning and export, with every parameter random.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <memory>
 
 #include "moesaic/models/vmoe/vmoe.h"

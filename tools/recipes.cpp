@@ -8,9 +8,9 @@
 
 #include "command_line.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic::tools {
 namespace {

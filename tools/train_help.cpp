@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"

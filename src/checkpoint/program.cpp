@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "manifest.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"

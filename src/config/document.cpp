@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "moesaic/base/file.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

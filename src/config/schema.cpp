@@ -11,10 +11,10 @@
 #include <span>
 #include <utility>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "formats/checks.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/preprocess.h"
 

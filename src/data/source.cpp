@@ -10,7 +10,7 @@
 #include "files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/views.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

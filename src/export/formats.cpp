@@ -10,8 +10,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/script.h"
@@ -200,7 +200,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 }
 
 torch::jit::Module to_torchscript(const Model& model) {
-  if (auto module = model.torchscript(script::Unit())) return *std::move(module);
+  if (auto module = model.torchscript(script::Context())) return *std::move(module);
   fail_usage("export: models of the family '{}' have no TorchScript form; choose safetensors",
              model.config().value("name", std::string()));
 }

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/dataset.h"

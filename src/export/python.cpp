@@ -186,7 +186,7 @@ void add_normalized(const InputSpec& input, script::PythonClasses& classes) {
 void write_python(const Model& model, const fs::path& folder, const ExportInfo& info) {
   check_groups(model);
   const std::optional<torch::jit::Module> network =
-      model.torchscript(script::Unit{.dialect = script::Dialect::python});
+      model.torchscript(script::Context{.dialect = script::Dialect::python});
   if (!network) {
     fail_usage("export: models of the family '{}' have no form in PyTorch; choose safetensors",
                name_of(model));

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <string_view>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/gzip.h"

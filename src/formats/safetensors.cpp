@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "zip.h"

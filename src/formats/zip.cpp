@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/text.h"

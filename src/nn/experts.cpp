@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"

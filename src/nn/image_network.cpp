@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/process_group.h"
 

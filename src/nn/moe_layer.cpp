@@ -100,8 +100,9 @@ at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
 void MoELayerImpl::add_replacement_outputs() {
   check_can_replace(options().rule);
   replacement_outputs = register_parameter(
-      "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->num_outputs()},
-                               router->weight.options().requires_grad(false)));
+      kReplacementOutputsKey,
+      torch::zeros({static_cast<int64_t>(removed().size()), experts->num_outputs()},
+                   router->weight.options().requires_grad(false)));
 }
 
 void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means) {

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic::ops {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/softmax_exp.h"
 
 namespace moesaic::ops {

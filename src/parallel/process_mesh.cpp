@@ -24,7 +24,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "monitor.h"
 

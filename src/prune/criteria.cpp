@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 namespace {

@@ -15,6 +15,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
@@ -116,8 +117,8 @@ bool agrees(const std::string& name, const at::Tensor& own, const at::Tensor* ot
 std::string shape_problem(const Model& finetuned, const Model& pretrained) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
-    const bool left_behind = item.key().ends_with("stand_in");
-    if (left_behind || finetuned.may_differ_from_pretrained(item.key())) continue;
+    const bool is_replacement = item.key().ends_with(nn::kReplacementOutputsKey);
+    if (is_replacement || finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (agrees(item.key(), item.value(), other)) continue;
     if (other == nullptr) return fmt::format("'{}' is missing", item.key());

@@ -7,8 +7,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 

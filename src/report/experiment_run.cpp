@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/data/views.h"
 #include "moesaic/train/run_plan.h"

@@ -12,7 +12,7 @@
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/run_plan.h"

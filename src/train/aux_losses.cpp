@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/registry.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/phase.h"

@@ -12,7 +12,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"

@@ -14,9 +14,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"

@@ -107,7 +107,7 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
             .sum(1),
         1e-6);
   }
-  torch::jit::Module script = *loaded->torchscript(script::Unit{});
+  torch::jit::Module script = *loaded->torchscript(script::Context{});
   testing::expect_close(script.forward({images}).toTensor(), run(*loaded, images).logits, 1e-5);
   options.finetuned = options.out;
   options.out = folder / "again";

@@ -79,18 +79,22 @@ inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
 /// Sizes, rule and noise of a Router.
 struct RouterOptions {
   int64_t width = 0;  ///< Width of a token, d.
-  int64_t num_experts =
-      0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
-  int64_t num_members =
-      1;  ///< Members M; token t is of member m = t % M with the m-th E / M experts.
+  /// Number of experts before pruning, E: rows of `weight`, which pruning keeps (pruning paper,
+  /// eqs. 5-6).
+  int64_t num_experts = 0;
+  /// Number of ensemble members, M; token t is of member m = t % M with the m-th E / M experts.
+  int64_t num_members = 1;
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
-  std::optional<uint64_t> evaluation_seed =
-      {};  ///< Draws noise without a generator too, see set_first_token_index().
-  std::optional<double> evaluation_capacity_factor =
-      {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
-  bool gate_noise = true;  ///< False: noise selects only, gates are of the logits without it (token
-                           ///< choice with the gate softmax_all or logit).
+  /// Seed of the noise that forward() draws without a generator, see set_first_token_index();
+  /// unset: there is no noise without a generator.
+  std::optional<uint64_t> evaluation_seed = {};
+  /// Capacity factor outside of training, in place of the rule's capacity; 0: no token is dropped;
+  /// unset: the rule's capacity.
+  std::optional<double> evaluation_capacity_factor = {};
+  /// Whether gates are of the noisy logits; false: noise decides the selection only (token choice
+  /// with the gate softmax_all or logit).
+  bool gate_noise = true;
 
   /// Returns the factor that makes noise of numbers that are standard normal, or uniform on [0, 1).
   double noise_scale() const;

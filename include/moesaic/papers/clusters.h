@@ -297,7 +297,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
                           : OneLayerModel::flops_per_image(rows_per_token);
   }
   SettingPaths setting_paths() const override;
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
 
@@ -380,7 +380,7 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   SettingPaths setting_paths() const override;
   /// A router sends each expert another number of images at every step.
   bool wants_cudnn_benchmark() const override { return moe.is_empty(); }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
 

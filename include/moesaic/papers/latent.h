@@ -204,7 +204,7 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   SettingPaths setting_paths() const override {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
   }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   /// Returns experts of the network's kind, drawn from `generator`, of other numbers M and J.
   nn::ShallowExperts draw_experts(int64_t num_experts, int64_t num_neurons,

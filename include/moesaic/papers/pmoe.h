@@ -340,7 +340,7 @@ class PMoE : public OneLayerModel<PMoEConfig> {
             .channels = "channels",
             .kept_experts = "router.kept_experts"};
   }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
@@ -431,7 +431,7 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
             .kept_experts = "moe.router.kept_experts"};
   }
   bool wants_cudnn_benchmark() const override { return true; }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   nn::WideResNet trunk{nullptr};
   nn::MapExperts experts{nullptr};  ///< The experts of `moe`; null without it.

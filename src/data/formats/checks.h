@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/data/embeddings.h"
 #include "moesaic/data/format.h"
 

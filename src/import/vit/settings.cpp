@@ -9,9 +9,9 @@
 #include <set>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"

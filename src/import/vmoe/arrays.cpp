@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

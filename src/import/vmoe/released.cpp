@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/fetch_file.h"
 #include "moesaic/import/vmoe/import.h"

@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 namespace {

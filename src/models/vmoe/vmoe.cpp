@@ -428,37 +428,38 @@ std::string forward_source(const VMoE& from) {
 
 }  // namespace
 
-std::optional<torch::jit::Module> VMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> VMoE::torchscript(const script::Context& context) const {
   script::Children layers;
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
-    layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
+    layers.emplace_back(std::to_string(block), script::make_encoder_block(context, *encoder));
   }
   const Size2d patch = config_.embedding_patch();
   const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
                                         fmt::arg("patch_width", patch.width));
   script::Children children = {
-      {"embedding", script::make_module(unit, "PatchEmbedding", *embedding, {}, embed)},
-      {"blocks", script::make_module(unit, "Blocks", *blocks, layers, "")},
-      {"norm", script::make_layer_norm(unit, *norm)}};
+      {"embedding", script::make_module(context, "PatchEmbedding", *embedding, {}, embed)},
+      {"blocks", script::make_module(context, "Blocks", *blocks, layers, "")},
+      {"norm", script::make_layer_norm(context, *norm)}};
   if (!stem.is_empty()) {
     const auto convolve = [&](const at::Tensor& x) { return stem.ptr()->forward(x); };
-    children.emplace_back("stem", script::make_traced(unit, *stem.ptr(), convolve, input_shape()));
+    children.emplace_back("stem",
+                          script::make_traced(context, *stem.ptr(), convolve, input_shape()));
   }
   if (position_waves_.defined()) {
     torch::nn::Module holder("positions");
     holder.register_buffer("waves", position_waves_);
     children.emplace_back("positions",
-                          script::make_module(unit, "PositionWaves", holder, {}, kPositions));
+                          script::make_module(context, "PositionWaves", holder, {}, kPositions));
   }
-  if (!head.is_empty()) children.emplace_back("head", script::make_linear(unit, *head));
+  if (!head.is_empty()) children.emplace_back("head", script::make_linear(context, *head));
   if (!map_head.is_empty()) {
-    children.emplace_back("map_head", script::make_map_head(unit, *map_head.ptr()));
+    children.emplace_back("map_head", script::make_map_head(context, *map_head.ptr()));
   }
   if (!pre_logits.is_empty()) {
-    children.emplace_back("pre_logits", script::make_linear(unit, *pre_logits));
+    children.emplace_back("pre_logits", script::make_linear(context, *pre_logits));
   }
-  return script::make_module(unit, "VMoE", *this, children, forward_source(*this));
+  return script::make_module(context, "VMoE", *this, children, forward_source(*this));
 }
 
 }  // namespace moesaic

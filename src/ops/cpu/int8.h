@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "moesaic/ops/expert_work.h"
+#include "moesaic/ops/parallel_panels.h"
 #include "product.h"
 
 namespace moesaic::ops {

@@ -15,8 +15,8 @@
 #include "../check.h"
 #include "activate.h"
 #include "int8.h"
-#include "moesaic/ops/expert_work.h"
 #include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/parallel_panels.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "product.h"
 

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "moesaic/base/random.h"
-#include "moesaic/ops/compiled_for.h"
 #include "moesaic/ops/float_vector.h"
+#include "moesaic/ops/function_attributes.h"
 
 namespace moesaic {
 namespace {

@@ -11,7 +11,7 @@
 #include "link.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/softmax_exp.h"
 #include "moesaic/papers/gated.h"

@@ -14,7 +14,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
 

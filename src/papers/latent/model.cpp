@@ -193,9 +193,10 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
                                                      nn::latent_routing(moe->options()), {}));
 }
 
-std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Context& context) const {
   return script::make_module(
-      unit, "LatentMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, {config_.width})}},
+      context, "LatentMoE", *this,
+      {{"moe", script::make_moe_layer(context, *moe, {config_.width})}},
       script::input_check_source(input_shape()) +
           "    inputs = images.flatten(1)\n    return self.moe.forward(inputs, inputs)\n");
 }

@@ -82,7 +82,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
   std::shared_ptr<Model> upcycled(const Upcycling& upcycling, uint64_t seed) const override;
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   /// Returns the configuration that the network was built from.
   const VMoEConfig& settings() const { return config_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 
 #include <gtest/gtest.h>
 

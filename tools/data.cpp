@@ -75,7 +75,7 @@ struct PackArguments {
 std::string default_folder(const std::string& name) {
   std::string stem = name_without_folders(name);
   if (stem.ends_with(".json")) stem.resize(stem.size() - 5);
-  return plain_name(stem + "-shards");
+  return portable_name(stem + "-shards");
 }
 
 void pack_data(const PackArguments& arguments, int& exit_code) {

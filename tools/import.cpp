@@ -105,7 +105,7 @@ int import_checkpoint(ImportArguments arguments) {
   Progress bar({.label = "import", .unit = "MB"});
   struct Stopped {};
   arguments.options.progress = [&](uint64_t done, uint64_t total) {
-    if (stop.requested()) throw Stopped{};
+    if (stop.is_requested()) throw Stopped{};
     if (total < kLarge) return;
     bar.show(static_cast<int64_t>(done / kMegabyte), static_cast<int64_t>(total / kMegabyte));
     if (done == total) bar.finish();

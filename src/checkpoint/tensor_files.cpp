@@ -201,9 +201,9 @@ fs::path tensors_path(const fs::path& folder, const std::string& file) {
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
   TensorIndex index =
-      with_stored_errors([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
+      with_errors_as_failures([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
-    if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
+    if (is_portable_name(file) && file.ends_with(kFileSuffix)) continue;
     fail("{}: {} must name a {} file in the same folder", path.string(), printable(file),
          kFileSuffix);
   }

@@ -25,11 +25,11 @@ std::map<std::string_view, const Json*> members_of(const Json& object) {
 
 class Comparison {
  public:
-  explicit Comparison(const DifferenceForm& form) : form_(form) {}
+  explicit Comparison(const DifferenceOptions& form) : form_(form) {}
 
   void add(const Json& a, const Json& b, const std::string& path) {
     if (a.is_object() && b.is_object()) return add_members(a, b, path);
-    if (a.is_array() && b.is_array() && !form_.lists_whole) return add_items(a, b, path);
+    if (a.is_array() && b.is_array() && !form_.compares_whole_lists) return add_items(a, b, path);
     if (a != b) list_.push_back({path, a, b});
   }
   std::vector<Difference> take() && { return std::move(list_); }
@@ -57,7 +57,7 @@ class Comparison {
     }
   }
 
-  const DifferenceForm& form_;
+  const DifferenceOptions& form_;
   std::vector<Difference> list_;
 };
 
@@ -69,7 +69,7 @@ std::string value_text(const Json& value) {
 }  // namespace
 
 std::vector<Difference> differences(const Json& before, const Json& after,
-                                    const DifferenceForm& form) {
+                                    const DifferenceOptions& form) {
   Comparison comparison(form);
   comparison.add(before, after, "");
   return std::move(comparison).take();

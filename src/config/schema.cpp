@@ -32,7 +32,7 @@ void warn_of_epochs(const Interval& interval, const std::string& where, const st
           "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
           "\"{}\", or \"{}\" if steps are meant",
           where, path, interval.count, to_text(interval), to_text(interval),
-          to_text(Interval::of_steps(interval.count))));
+          to_text(Interval::from_steps(interval.count))));
 }
 
 using Parts = std::span<const std::string>;
@@ -124,7 +124,7 @@ std::string to_text(const Interval& interval) {
   return count_text(interval.count, unit_name(interval.unit));
 }
 
-HelpRows rows_about(const HelpRows& rows, const std::string& path) {
+HelpRows help_rows_at(const HelpRows& rows, const std::string& path) {
   const std::vector<std::string> parts = split(path, '.');
   std::vector<std::string> known;
   for (const bool named : {false, true}) {
@@ -154,7 +154,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     if (!found.empty()) return found;
   }
   // The last part is the beginning of a setting's, or near it, unless the group is misspelt.
-  const HelpRows called = rows_called(rows, parts.back());
+  const HelpRows called = help_rows_matching(rows, parts.back());
   const auto meant = std::ranges::find_if(called, [&](const config_detail::HelpRow& row) {
     return row.key.starts_with(parts.front() + ".") && !row.key.ends_with("." + parts.back());
   });
@@ -163,7 +163,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
                                    : fmt::format("did you mean '{}'?", meant->key));
 }
 
-HelpRows rows_called(const HelpRows& rows, const std::string& name) {
+HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {
   constexpr size_t kShortest = 3;  // Shorter beginnings match nearly anything.
   const auto last_of = [](const auto& row) { return row.key.substr(row.key.rfind('.') + 1); };
   std::vector<std::string> outer, last;
@@ -272,7 +272,7 @@ const Value::Member* find_unknown(const Value& object, const std::string& path,
 
 void fail_unknown(const Value::Member& member, const std::string& path,
                   const std::vector<std::string>& known, const HelpRows& rows) {
-  const HelpRows inner = rows_called(rows, member.key);
+  const HelpRows inner = help_rows_matching(rows, member.key);
   const auto other = std::ranges::find(rows, member.key, &config_detail::HelpRow::key);
   fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key), in_path(path),
              other != rows.end() ? fmt::format("it is a setting of {}", other->choice)

@@ -21,7 +21,7 @@ namespace moesaic {
 
 namespace {
 
-/// The name in a folder, and among the extra files of safetensors::kInArchive.
+/// The name in a folder, and among the extra files of safetensors::kArchiveMember.
 constexpr const char* kWeightsFile = "model.safetensors";
 
 constexpr const char* kFileEnding = ".safetensors";
@@ -75,7 +75,7 @@ ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportIn
 ExportFormat safetensors_format() {
   ExportFormat format = made_by(export_safetensors);
   format.description = "weights and JSON files, readable without PyTorch";
-  format.out = "new folder, or new file that ends in .safetensors";
+  format.out_help = "new folder, or new file that ends in .safetensors";
   format.check_out = [](const fs::path& out) { check_new_weights(out, "--out"); };
   return format;
 }
@@ -83,7 +83,7 @@ ExportFormat safetensors_format() {
 ExportFormat torchscript_format() {
   ExportFormat format = made_by(export_torchscript);
   format.description = "one file that PyTorch and LibTorch run without this library";
-  format.out = "new file";
+  format.out_help = "new file";
   format.check_out = [](const fs::path& out) { check_new_file(out, "--out"); };
   return format;
 }
@@ -91,7 +91,7 @@ ExportFormat torchscript_format() {
 ExportFormat pytorch_format() {
   ExportFormat format = made_by(export_pytorch);
   format.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card";
-  format.out = "new folder";
+  format.out_help = "new folder";
   format.has_preprocessing = true;
   format.check_out = [](const fs::path& out) { check_new_folder(out, "--out"); };
   return format;
@@ -102,7 +102,7 @@ ExportFormat recorded_format(void (*write)(const Model&, const fs::path&, const 
                              std::string description) {
   ExportFormat format = made_by(write);
   format.description = std::move(description);
-  format.out = "new file";
+  format.out_help = "new file";
   format.has_preprocessing = true;
   format.check_out = [](const fs::path& out) {
     check_new_file(out, "--out");

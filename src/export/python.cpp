@@ -265,7 +265,7 @@ void record(const std::string& format, const fs::path& folder, const fs::path& o
 }
 
 void prove(const fs::path& file, const Model& model, const InputSpec& input) {
-  const Program program(file);
+  const ExportedProgram program(file);
   for (const auto& [batch, proof] : proofs(model, input)) {
     const auto& [images, wanted] = proof;
     const at::Tensor found = program.run(images);

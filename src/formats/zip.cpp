@@ -188,9 +188,9 @@ bool is_in_zip(std::span<const std::byte> bytes, std::string_view name, const st
   return Archive(bytes, where).find(name).has_value();
 }
 
-std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> bytes,
-                                                        std::string_view name,
-                                                        const std::string& where) {
+std::optional<std::span<const std::byte>> find_in_zip(std::span<const std::byte> bytes,
+                                                      std::string_view name,
+                                                      const std::string& where) {
   const Archive archive(bytes, where);
   const std::optional<Member> member = archive.find(name);
   if (!member) return std::nullopt;

@@ -15,7 +15,7 @@ namespace moesaic {
 /// Returns whether a file begins as a zip archive does.
 bool is_zip(std::span<const std::byte> file);
 
-/// Returns whether there is a member FOLDER/`name`, packed or not; throws as stored_in_zip().
+/// Returns whether there is a member FOLDER/`name`, packed or not; throws as find_in_zip().
 bool is_in_zip(std::span<const std::byte> archive, std::string_view name, const std::string& where);
 
 }  // namespace moesaic

@@ -323,8 +323,8 @@ bool wants_gradient(const at::Tensor& x, const variable_list& parameters) {
 
 }  // namespace
 
-Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
-                          const at::Generator& random) {
+Output forward_checkpointed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
+                            const at::Generator& random) {
   const variable_list parameters = block->parameters();
   if (!wants_gradient(x_BTd, parameters)) return block->forward(x_BTd, random);
   const Pass pass{block, random.defined() ? random.clone() : at::Generator(),

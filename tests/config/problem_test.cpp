@@ -17,7 +17,8 @@ void describe(Fields& f, Lengths& c) {
   f("steps", c.steps, "length in steps");
 }
 ConfigProblem config_problem(const Lengths& lengths) {
-  if (lengths.epochs && lengths.steps) return excluding({"epochs", "null"}, {"steps", "null"});
+  if (lengths.epochs && lengths.steps)
+    return mutually_exclusive({"epochs", "null"}, {"steps", "null"});
   return {};
 }
 

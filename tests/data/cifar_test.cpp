@@ -16,7 +16,7 @@ namespace {
 using test::error_of;
 using test::TarEntry;
 
-const FetchOptions kNoProgress{.progress = false};
+const FetchOptions kNoProgress{.show_progress = false};
 
 /// A dataset "mini" in the manner of CIFAR: 2 + 1 images to train, 1 to test.
 class MiniCifar : public ::testing::Test {

@@ -29,7 +29,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   };
   const auto refused = [&] {
     const std::string error = error_of(ErrorKind::failure, [&] {
-      said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+      said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); });
     });
     EXPECT_FALSE(test::fs::exists(home.data() / "pets/train-0.tar"));
     return error;
@@ -42,7 +42,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   EXPECT_THAT(refused(), HasSubstr("4 images, expected 5"));
   described(3);
   said_by([&] {
-    const FetchResult result = DatasetSource(home.name()).fetch({.progress = false});
+    const FetchResult result = DatasetSource(home.name()).fetch({.show_progress = false});
     EXPECT_THAT(result.fetched, ElementsAre("train-0.tar"));
     EXPECT_THAT(result.unhashed, ElementsAre("train-0.tar"));
     const std::vector<FileVerification> files = DatasetSource(home.name()).verify();
@@ -67,7 +67,7 @@ TEST(FetchShards, ThePartThatIsFilledIsTheOneThatIsLocked) {
   });
   home.describe(R"({"train": [{"name": "train-0.tar", "num_images": 4}]})",
                 "\"urls\": [\"" + server.url() + "missing/\", \"" + server.url() + "\"]");
-  said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+  said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); });
   EXPECT_THAT(locked, ElementsAre(true, true));
   EXPECT_TRUE(test::fs::exists(home.data() / "pets/train-0.tar"));
 }

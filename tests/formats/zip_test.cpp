@@ -39,7 +39,7 @@ const std::vector<std::pair<std::string, std::string>> kFiles = {
     {"model/data.pkl", "a pickle"}, {"model/extra/x", "0123456789"}, {"model/extra/y", ""}};
 
 std::optional<std::string> stored(const std::string& bytes, const char* name) {
-  const auto found = stored_in_zip(std::as_bytes(std::span(bytes)), name, "a.pt");
+  const auto found = find_in_zip(std::as_bytes(std::span(bytes)), name, "a.pt");
   if (!found) return std::nullopt;
   return std::string(reinterpret_cast<const char*>(found->data()), found->size());
 }

@@ -75,7 +75,7 @@ inline void check_keep(nn::Experts& experts, const at::Tensor& x) {
   const at::Tensor before = experts.forward(x, all, {}).y_To.detach();
   const std::array norms = {magnitude(experts, 0), magnitude(experts, 2)};
   experts.keep({0, 2});
-  EXPECT_EQ(experts.count(), 2);
+  EXPECT_EQ(experts.num_experts(), 2);
   const Routing left = route_token_choice(logits, {.k = 1, .kept = {0, 2}});
   const at::Tensor after = experts.forward(x, left, {}).y_To;
   const at::Tensor lost = all.choice.squeeze(1).eq(1).view({-1, 1});

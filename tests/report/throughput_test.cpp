@@ -56,8 +56,8 @@ class MeasurePasses : public ::testing::Test {
 };
 
 TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
-  const auto rates = measure_passes({forward_pass(a), forward_pass(b)}, counting(6),
-                                    {.batch_size = 3, .num_rounds = 2});
+  const auto rates = measure_throughput({forward_pass(a), forward_pass(b)}, counting(6),
+                                        {.batch_size = 3, .num_rounds = 2});
   ASSERT_EQ(rates.size(), 2u);
   EXPECT_GT(rates[0], 0.0);
   EXPECT_GT(rates[1], 0.0);
@@ -66,8 +66,8 @@ TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
 }
 
 TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
-  measure_passes({forward_pass(a), forward_pass(b)}, counting(8),
-                 {.batch_size = 3, .num_rounds = 2});
+  measure_throughput({forward_pass(a), forward_pass(b)}, counting(8),
+                     {.batch_size = 3, .num_rounds = 2});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{3, 3, 3, 3}));
   ASSERT_EQ(a->first_pixels.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(a->first_pixels[i], i % 2 == 0 ? 0.0 : 3.0, 1e-4);
@@ -75,15 +75,15 @@ TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
 }
 
 TEST_F(MeasurePasses, FewerImagesThanABatchAreOneBatch) {
-  measure_passes({forward_pass(a)}, counting(2), {.batch_size = 128, .num_rounds = 1});
+  measure_throughput({forward_pass(a)}, counting(2), {.batch_size = 128, .num_rounds = 1});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{2, 2, 2}));
 }
 
 TEST_F(MeasurePasses, StopsWhenAskedTo) {
   int64_t rounds = 0;
   const auto rates =
-      measure_passes({forward_pass(a), forward_pass(b)}, counting(2),
-                     {.batch_size = 1, .num_rounds = 50}, [&] { return ++rounds <= 3; });
+      measure_throughput({forward_pass(a), forward_pass(b)}, counting(2),
+                         {.batch_size = 1, .num_rounds = 50}, [&] { return ++rounds <= 3; });
   EXPECT_TRUE(rates.empty());
   EXPECT_EQ(calls.size(), 6u);
 }

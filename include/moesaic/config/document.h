@@ -56,7 +56,7 @@ class Document {
 
 /// Returns what `read` does with what a program wrote. A fault in that is no error of the user's,
 /// so every Error becomes a failure.
-auto with_stored_errors(const auto& read) -> decltype(read()) {
+auto with_errors_as_failures(const auto& read) -> decltype(read()) {
   try {
     return read();
   } catch (const Error& error) {
@@ -64,7 +64,7 @@ auto with_stored_errors(const auto& read) -> decltype(read()) {
   }
 }
 
-/// Read a document that a program wrote, without "extends", with_stored_errors().
+/// Read a document that a program wrote, without "extends", with_errors_as_failures().
 Value parse_stored(std::string_view text, const std::string& name,
                    uint64_t max_bytes = kMaxDocumentBytes);
 /// Reads a file as parse_stored() reads a text.

@@ -159,7 +159,8 @@ Value with_current_keys(const Value& object, const std::string& path,
 /// Returns the first member whose key is not among `known`, or nullptr.
 const Value::Member* find_unknown(const Value& object, const std::string& path,
                                   const std::vector<std::string>& known);
-/// Throws Error (usage) with the nearest of `known`, or the setting that rows_called() finds.
+/// Throws Error (usage) with the nearest of `known`, or the setting that help_rows_matching()
+/// finds.
 [[noreturn]] void fail_unknown(const Value::Member& member, const std::string& path,
                                const std::vector<std::string>& known,
                                const std::vector<HelpRow>& rows);
@@ -299,7 +300,7 @@ void read_struct(const Value& given, const std::string& path, T& out) {
 template <List T>
 void read_list(const Value& value, const std::string& path, const Rules& rules, T& out) {
   const Value::Array& items = value.items(path);
-  rules.check_filled(!items.empty(), value, path);
+  rules.check_not_empty(!items.empty(), value, path);
   out.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     typename T::value_type item{};
@@ -311,7 +312,7 @@ void read_list(const Value& value, const std::string& path, const Rules& rules, 
 template <Map T>
 void read_map(const Value& value, const std::string& path, const Rules& rules, T& out) {
   const Value::Object& members = value.members(path);
-  rules.check_filled(!members.empty(), value, path);
+  rules.check_not_empty(!members.empty(), value, path);
   out.clear();
   for (const Value::Member& member : members) {
     read(member.value, join_path(path, member.key), rules, out[member.key]);

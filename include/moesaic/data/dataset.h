@@ -24,7 +24,7 @@ class ImageError : public Error {
   explicit ImageError(const std::string& message, bool logged = false)
       : Error(ErrorKind::failure, message), logged_(logged) {}
   /// Returns whether a warning has named the image already.
-  bool logged() const noexcept { return logged_; }
+  bool is_logged() const noexcept { return logged_; }
 
  private:
   bool logged_;
@@ -55,7 +55,7 @@ struct DatasetInputs {
 };
 
 /// Calls `f` with each tensor of some inputs that is defined.
-void for_tensors(DatasetInputs& inputs, auto&& f) {
+void for_each_tensor(DatasetInputs& inputs, auto&& f) {
   for (at::Tensor* tensor :
        {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
     if (tensor->defined()) f(*tensor);
@@ -78,7 +78,7 @@ struct DatasetInfo {
   bool has_class_names = true;       ///< False where a description only counts them.
   /// Whether images are turned by their files' EXIF; unset means true.
   std::optional<bool> upright = {};
-  bool has_any_channels = false;  ///< Whether the network decides between grey and colours.
+  bool has_flexible_channels = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
   /// and read_crop().
   bool has_images = true;

@@ -193,8 +193,8 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 /// Options of a fetch.
 struct FetchOptions {
-  bool progress = true;     ///< Draws a progress bar on standard error.
-  Pause pause = sleep_for;  ///< As in FetchRequest.
+  bool show_progress = true;  ///< Draws a progress bar on standard error.
+  Pause pause = sleep_for;    ///< As in FetchRequest.
 };
 
 /// What a fetch found and downloaded.
@@ -241,7 +241,7 @@ class DatasetSource {
   /// Returns the number of classes in the descriptions; 0 means unknown or none.
   int64_t num_classes() const;
   /// Returns the first of files() that is to be fetched: one that is not here, else base().
-  DatasetSpec fetched() const;
+  DatasetSpec spec_to_fetch() const;
   /// Returns the folder of its files, or "not here; " and how to get them.
   std::string where() const;
 
@@ -281,10 +281,10 @@ class DatasetSource {
   Request request(std::string_view split) const;
   /// Opens what is requested, or its metadata alone, with `upright` in place of
   /// spec().exif_orientation.
-  std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
+  std::shared_ptr<const Dataset> make(const Request& request, MosaicContent of,
                                       std::optional<bool> upright) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
-                                        MosaicOf of, std::optional<bool> upright) const;
+                                        MosaicContent of, std::optional<bool> upright) const;
   /// Returns a source that this one is made of, after checking that its photos can be turned.
   const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
 

@@ -99,7 +99,7 @@ struct ExportOptions {
 /// A format of `moesaic export`.
 struct ExportFormat {
   std::string description;  ///< Text behind the name in --help.
-  std::string out;          ///< Meaning of --out in --help.
+  std::string out_help;     ///< Meaning of --out in --help.
   /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
   int64_t max_shards = 0;
   bool has_preprocessing = false;  ///< Whether it writes with_preprocessing().

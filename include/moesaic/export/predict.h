@@ -72,10 +72,10 @@ class FeatureFile {
 
 /// Options of predict_images().
 struct PredictImagesOptions {
-  int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
-  int64_t top = 5;          ///< Most probable classes of an image.
-  bool routing = false;     ///< Also returns the experts of each token.
-  std::string loss;         ///< Loss of training, see train/objective.h; empty means softmax.
+  int64_t batch_size = 32;    ///< Images at a time, where they do not change each other's result.
+  int64_t top_k = 5;          ///< Number of most probable classes of an image.
+  bool with_routing = false;  ///< Also returns the experts of each token.
+  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// A class with its probability.

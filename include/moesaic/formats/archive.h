@@ -69,9 +69,9 @@ uint64_t verify_zip(const fs::path& path);
 /// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
 /// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and
 /// for a member that is compressed or encrypted. Checksums are not verified.
-std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
-                                                        std::string_view name,
-                                                        const std::string& where);
+std::optional<std::span<const std::byte>> find_in_zip(std::span<const std::byte> archive,
+                                                      std::string_view name,
+                                                      const std::string& where);
 
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
 class TarWriter {

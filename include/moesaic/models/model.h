@@ -44,7 +44,7 @@ struct MoEBlock {
                            ///< the members of an ensemble.
 
   /// Returns the number of parts that pruning ranks apart.
-  int64_t ranked_groups() const {
+  int64_t num_ranked_groups() const {
     return num_groups > 0 ? num_groups : layer->options().num_members;
   }
 };

@@ -21,7 +21,7 @@ namespace moesaic::nn {
 struct ExpertRows {
   at::Tensor outputs;     ///< Outputs [A, o], which the gates weigh.
   at::Tensor embeddings;  ///< Inputs [A, d'] of the experts' heads; undefined without heads.
-  bool gated = false;     ///< Whether the gates are within the outputs already.
+  bool is_gated = false;  ///< Whether the gates are within the outputs already.
 };
 
 /// Combined outputs of the experts for T tokens, [T, ...]. A token without an expert gets 0.
@@ -56,7 +56,7 @@ enum class ExpertParallel {
 /// TorchScript form of experts.
 struct ExpertsScript {
   std::string source;                  ///< Methods, see script::make_experts().
-  bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
+  bool has_mix = false;                ///< Whether it has mix() in place of one_by_one().
   std::optional<Activation> mlp = {};  ///< Activation of float MLPs, which have all_at_once().
   bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
   /// Buffers in place of the experts' parameters and buffers; empty: those.
@@ -95,7 +95,7 @@ class Experts : public torch::nn::Module {
   /// Returns the processes that share the experts, null: none.
   const std::shared_ptr<const ProcessMesh>& mesh() const { return mesh_; }
   /// Returns whether run() takes records of whole batches only.
-  bool need_whole_batch() const;
+  bool needs_whole_batch() const;
   /// Returns whether a name below this module is of one expert alone, such as "3.conv.weight".
   virtual bool has_expert_names() const { return false; }
 
@@ -108,12 +108,12 @@ class Experts : public torch::nn::Module {
   void average(const at::Tensor& weights_KK);
 
   /// Number K of experts that are present.
-  virtual int64_t count() const = 0;
+  virtual int64_t num_experts() const = 0;
 
   /// Numbers o of one output.
   virtual int64_t num_outputs() const = 0;
   /// Numbers of what forward() returns for a token.
-  virtual int64_t token_outputs() const { return num_outputs(); }
+  virtual int64_t num_token_outputs() const { return num_outputs(); }
 
   /// FLOPs of one row: multiplications and additions of its matrix products.
   virtual double flops_per_row() const = 0;

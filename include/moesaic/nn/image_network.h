@@ -71,24 +71,25 @@ struct FeatureMapShape {
 
 /// Shape of a Convolution.
 struct ConvolutionOptions {
-  int64_t outputs = 0;
-  int64_t kernel = 3;  ///< Kernel size, odd; the border is padded by kernel / 2 zeros.
+  int64_t out_channels = 0;
+  int64_t kernel_size = 3;  ///< Odd; the border is padded by kernel_size / 2 zeros.
   int64_t stride = 1;
   int64_t groups = 1;
   bool bias = false;
-  bool pads_end = false;  ///< Whether an even map gets, with stride 2, all of its border at its
-                          ///< end, as TensorFlow pads.
+  bool pads_end_only = false;  ///< Whether an even map gets, with stride 2, all of its border at
+                               ///< its end, as TensorFlow pads.
 };
 
-/// A convolution of square feature maps: `weight` [outputs, C / groups, kernel, kernel] and, with
-/// `options.bias`, `bias` [outputs], both initially uniform on +-1 / sqrt(fan_in).
+/// A convolution of square feature maps: `weight` [out_channels, C / groups, kernel_size,
+/// kernel_size] and, with `options.bias`, `bias` [out_channels], both initially uniform on +-1 /
+/// sqrt(fan_in).
 class ConvolutionImpl : public torch::nn::Module {
  public:
   /// `maps` holds the shape of the input and, after the call, that of the output.
   ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions options,
                   const at::Generator& generator);
 
-  /// Convolves x_BCHW [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)].
+  /// Convolves x_BCHW [B, C, S, S] -> [B, out_channels, ceil(S / stride), ceil(S / stride)].
   at::Tensor forward(const at::Tensor& x_BCHW) const;
 
   at::Tensor weight, bias;
@@ -202,6 +203,6 @@ TORCH_MODULE(WideResNet);
 
 /// Returns options of batch normalisation with epsilon 1e-3 and momentum 0.01, which Keras calls
 /// 0.99.
-torch::nn::BatchNormOptions wide_norm(int64_t channels);
+torch::nn::BatchNormOptions keras_batch_norm(int64_t channels);
 
 }  // namespace moesaic::nn

@@ -34,7 +34,7 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
-int64_t experts_per_token(const RoutingRule& rule);
+int64_t num_selected_experts(const RoutingRule& rule);
 /// Returns how many tokens are routed together; 0 means all of a call, or each independently.
 int64_t group_size(const RoutingRule& rule);
 /// Returns what pruning does to the selection; for adaptive routing both ways agree.

@@ -72,7 +72,7 @@ std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& 
                                const std::string& lines, const std::string& result);
 
 /// Returns the expression of activation(hidden).
-std::string text_of(Activation activation);
+std::string activation_source(Activation activation);
 
 /// Makes a network by recording what `forward` computes in evaluation, which has to be the same for
 /// all inputs [B, shape]. Sizes that it reads of an input are part of what is recorded.
@@ -84,7 +84,7 @@ Module make_traced(const Context& context, torch::nn::Module& from,
 std::string input_check_source(const std::vector<int64_t>& shape);
 
 /// Hint of messages about a network that has no TorchScript form.
-inline constexpr const char* kOtherFormat = "--format safetensors holds every network";
+inline constexpr const char* kFormatHint = "--format safetensors holds every network";
 
 /// Returns a number as source text that parses to exactly the same number.
 std::string literal(double number);

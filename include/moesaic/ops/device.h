@@ -14,10 +14,11 @@ bool has_cuda_operators();
 
 /// Returns the dtypes that this processor's matrix products take as they are, for people. Throws
 /// Error (usage) where MOESAIC_CPU has another value than "generic".
-std::string cpu_products();
+std::string cpu_matmul_dtypes();
 
-/// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as cpu_products().
-bool has_int8_products();
+/// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as
+/// cpu_matmul_dtypes().
+bool has_int8_matmul();
 
 /// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda", and for
 /// "cuda" where MOESAIC_CUDA_OFF names an unknown part.

@@ -50,7 +50,7 @@ class FilterExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return options_.num_outputs; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
@@ -83,7 +83,7 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   bool has_expert_names() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
-  int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
+  int64_t num_experts() const override { return static_cast<int64_t>(networks_.size()); }
   int64_t num_outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;

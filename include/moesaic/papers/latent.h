@@ -51,7 +51,7 @@ class ShallowExpertsImpl : public Experts {
 
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
@@ -79,7 +79,7 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
                                     const std::vector<int64_t>& kept);
 
 /// Returns which of both a router's rule is.
-std::string latent_routing(const RouterOptions& options);
+std::string latent_routing_name(const RouterOptions& options);
 
 }  // namespace nn
 
@@ -133,7 +133,7 @@ ConfigProblem config_problem(const LatentClustersConfig& config);
 
 /// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
 /// make use: a line, "" where nothing does.
-std::string departures(const LatentClustersConfig& config);
+std::string assumption_violations(const LatentClustersConfig& config);
 
 /// What the data are made of, float32 rows: w_c [C, d], w_g [1, d] and the means rho v_c [C, d].
 struct LatentTruth {
@@ -197,7 +197,7 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   Json config() const override {
     Json config = OneLayerModel::config();
-    config["routing"] = nn::latent_routing(moe->options());
+    config["routing"] = nn::latent_routing_name(moe->options());
     return config;
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }

@@ -51,7 +51,7 @@ class PatchExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return a.size(2); }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(2) * (w.size(1) + a.size(2)));
@@ -92,7 +92,7 @@ class PatchMixtureImpl : public torch::nn::Module {
   /// Computes images_BCHW [B, C, H, W]; random numbers are drawn from `random`.
   Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
   /// Computes images that are cut into patches already.
-  Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
+  Output forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
   /// Returns the options as given.
   const PatchMixtureOptions& options() const { return options_; }
@@ -142,13 +142,13 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
   int64_t num_outputs() const override {
     return options_.num_outputs * options_.window() * options_.window();
   }
-  int64_t token_outputs() const override {
-    return count() * options_.num_outputs * options_.patch * options_.patch;
+  int64_t num_token_outputs() const override {
+    return num_experts() * options_.num_outputs * options_.patch * options_.patch;
   }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());

@@ -31,7 +31,7 @@ class PatternExpertsImpl : public Experts {
   /// Computes tokens x_T1 [T, 1] -> [A, 1].
   ExpertRows compute(const at::Tensor& x_T1, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }
   /// Returns the FLOPs of products of a neuron with a token of d numbers.
   double flops_per_row() const override { return 2.0 * static_cast<double>(w.size(1) * w.size(2)); }

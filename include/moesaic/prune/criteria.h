@@ -23,7 +23,7 @@ struct Powers {
 };
 
 /// Sums over the tokens that a layer routed, [E] float64 by the experts' ids; 0 for pruned experts.
-struct LayerUse {
+struct LayerStatistics {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
                                       ///< sum or mean over.
@@ -46,34 +46,34 @@ struct LayerUse {
 };
 
 /// Returns the sums over no token of a layer of so many experts; outputs are undefined.
-LayerUse empty_use(int64_t experts);
+LayerStatistics empty_statistics(int64_t experts);
 
 /// By block.
-using ExpertUse = std::map<int64_t, LayerUse>;
+using ExpertStatistics = std::map<int64_t, LayerStatistics>;
 
 /// Sums up the use of a network's experts in the forward passes of its lifetime, which compute
 /// every expert twice.
-class ExpertUseMeter {
+class ExpertStatisticsMeter {
  public:
   /// Observes the MoE layers of `model`.
-  explicit ExpertUseMeter(const Model& model);
-  ~ExpertUseMeter();
-  ExpertUseMeter(const ExpertUseMeter&) = delete;
-  ExpertUseMeter& operator=(const ExpertUseMeter&) = delete;
+  explicit ExpertStatisticsMeter(const Model& model);
+  ~ExpertStatisticsMeter();
+  ExpertStatisticsMeter(const ExpertStatisticsMeter&) = delete;
+  ExpertStatisticsMeter& operator=(const ExpertStatisticsMeter&) = delete;
 
   /// Returns the sums so far.
-  const ExpertUse& use() const { return use_; }
+  const ExpertStatistics& statistics() const { return statistics_; }
 
  private:
   std::vector<MoEBlock> blocks_;
-  ExpertUse use_;
+  ExpertStatistics statistics_;
 };
 
 /// What the experts of a layer are scored by.
 struct ScoreInput {
   const MoEBlock& finetuned;
-  const MoEBlock* pretrained = nullptr;  ///< The layer before fine-tuning.
-  const LayerUse* use = nullptr;         ///< Of the fine-tuned layer, on calibration images.
+  const MoEBlock* pretrained = nullptr;         ///< The layer before fine-tuning.
+  const LayerStatistics* statistics = nullptr;  ///< Of the fine-tuned layer, on calibration images.
   uint64_t seed = 0;
   nn::ParameterValues finetuned_values = nn::own_values;
   nn::ParameterValues pretrained_values = nn::own_values;
@@ -121,7 +121,7 @@ const std::vector<Criterion>& criteria();
 std::vector<std::string> criterion_names();
 
 /// Returns whether layers keep the best_subset() by this criterion; false for names of none.
-bool criterion_is_by_subset(const std::string& criterion);
+bool criterion_selects_subset(const std::string& criterion);
 
 /// Returns the `count` of the `present` experts, all among [begin, end), that leave the smallest
 /// error of the layer's output, where removed experts R (those of [begin, end) that are not kept)

@@ -109,17 +109,17 @@ class KeepSpec {
 /// The experts of a layer to keep.
 struct PruneLayerPlan {
   int64_t block = 0;
-  int64_t experts = 0;         ///< Number of experts E, the rows of the router.
+  int64_t num_experts = 0;     ///< Number of experts E, the rows of the router.
   std::vector<int64_t> kept;   ///< Indices of the experts to keep, ascending.
   std::vector<double> scores;  ///< Scores of all experts, [E]; empty in a plan made by hand.
-  int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
+  int64_t num_groups = 1;      ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
   at::Tensor rows_E;           ///< Rows of each expert, for merging_of().
   at::Tensor products_EE;      ///< See ExpertRanking.
 };
 void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
-  f("experts", c.experts, "number of experts of the block's router", required, at_least(1));
+  f("experts", c.num_experts, "number of experts of the block's router", required, at_least(1));
   f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
   f("scores", c.scores, "scores of all experts, by which the kept ones were chosen");
 }
@@ -177,9 +177,9 @@ PrunePlan read_plan(const fs::path& path);
 /// What experts are chosen by. Networks may be on the meta device, with their values apart.
 struct PruneInput {
   const Model& finetuned;
-  const Model* pretrained = nullptr;            ///< For criteria that compare.
-  const ExpertUse* use = nullptr;               ///< For criteria and replacements by images.
-  const TensorMap* finetuned_values = nullptr;  ///< Null: its own.
+  const Model* pretrained = nullptr;             ///< For criteria that compare.
+  const ExpertStatistics* statistics = nullptr;  ///< For criteria and replacements by images.
+  const TensorMap* finetuned_values = nullptr;   ///< Null: its own.
   const TensorMap* pretrained_values = nullptr;
 };
 
@@ -209,7 +209,7 @@ PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 
 /// Completes a plan that was read from its network and the use of its experts.
-void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use);
+void complete_plan(PrunePlan& plan, const Model& model, const ExpertStatistics* statistics);
 
 /// What the experts of a layer are chosen by.
 struct ExpertRanking {

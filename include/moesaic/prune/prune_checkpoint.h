@@ -35,7 +35,7 @@ RowsPerToken even_rows_per_token(const Model& model);
 RowsPerToken capacity_rows_per_token(const Model& model);
 
 /// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
-using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
+using Calibrate = std::function<ExpertStatistics(const Checkpoint& checkpoint, Model& model)>;
 
 /// Options of prune_checkpoint().
 struct PruneCheckpointOptions {
@@ -43,9 +43,9 @@ struct PruneCheckpointOptions {
   /// Run or checkpoint to compare with; may be empty where the criterion does not compare, but must
   /// be of the same network.
   fs::path pretrained;
-  fs::path out;                    ///< Output directory; absent or empty.
-  std::optional<PrunePlan> plan;   ///< A plan that was read, in place of criterion and keep.
-  std::optional<PrunePlan> found;  ///< A plan in place of all these.
+  fs::path out;                   ///< Output directory; absent or empty.
+  std::optional<PrunePlan> plan;  ///< A plan that was read, in place of criterion and keep.
+  std::optional<PrunePlan> searched_plan;  ///< Plan of search_pruning(), in place of all these.
   PruneOptions prune;
   bool dry_run = false;        ///< Plans only.
   Calibrate calibrate;         ///< For criteria and replacements by images.
@@ -53,7 +53,9 @@ struct PruneCheckpointOptions {
   bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
 
   /// How the two are read: their weights stay in the files.
-  LoadOptions load_options() const { return {.optimizer = false, .mmap = true, .trust = trust}; }
+  LoadOptions load_options() const {
+    return {.load_optimizer = false, .mmap = true, .trust = trust};
+  }
 };
 
 /// Returns the checkpoint that a run's network was fine-tuned from, by its configuration: that of

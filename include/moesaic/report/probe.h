@@ -21,11 +21,11 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 
 /// A network at one step of its training. Evaluations are made on demand and shared by all probes
 /// of that step.
-class ProbeSubject {
+class ProbedModel {
  public:
   /// `model` must outlive this object. `start` returns the network before its first update.
-  ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
-               std::function<std::shared_ptr<Model>()> start = {})
+  ProbedModel(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
+              std::function<std::shared_ptr<Model>()> start = {})
       : model_(model),
         step_(step),
         data_(std::move(data)),
@@ -67,7 +67,7 @@ struct Probe {
   /// data; empty where there is nothing to measure, e.g. dispatch without a router.
   std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;
   /// Adds a number or a table for each of these metrics but optional ones. Runs in inference mode.
-  std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
+  std::function<void(ProbedModel& subject, Measurement& measurement)> measure;
 };
 
 /// Returns a table of numbers_RC, with a name for each row and column.

@@ -32,10 +32,10 @@ struct PruneSearchOptions {
 
 /// A network that was tried.
 struct PrunePoint {
-  std::string experts;      ///< Experts that stay, by layer: "6, 6, 8".
-  double parameters = 0.0;  ///< Fraction of the network's parameters that stay.
-  double accuracy = 0.0;    ///< In %.
-  bool is_near = false;     ///< Whether it is within max_drop.
+  std::string experts;          ///< Experts that stay, by layer: "6, 6, 8".
+  double parameters = 0.0;      ///< Fraction of the network's parameters that stay.
+  double accuracy = 0.0;        ///< In %.
+  bool is_within_drop = false;  ///< Whether it is within max_drop.
 };
 
 /// The result of a search.
@@ -47,7 +47,7 @@ struct PruneSearch {
   int64_t num_evaluations = 0;
 
   /// Returns the point of `plan`.
-  const PrunePoint& found() const;
+  const PrunePoint& plan_point() const;
 };
 
 /// Searches among the plans of `options.prune`, whose `keep` gives whole blocks and, for bisection,

@@ -141,10 +141,10 @@ struct SweepPlan {
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows = {});
 
 /// Returns the name of the size that keeps a number of experts in each layer.
-std::string sweep_size(int64_t keep);
+std::string sweep_size_name(int64_t keep);
 
 /// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
-std::string sweep_row(const std::string& size, const std::string& criterion);
+std::string sweep_row_name(const std::string& size, const std::string& criterion);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
 const std::vector<Metric>& sweep_metrics(bool of_network);

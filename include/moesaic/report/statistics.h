@@ -18,7 +18,7 @@ struct Moments {
   std::optional<double> standard_error() const;
   /// Returns half of the width of the mean's 95 % interval, by Student's t with n - 1 degrees of
   /// freedom.
-  std::optional<double> half_interval() const;
+  std::optional<double> confidence_half_width() const;
 };
 
 /// Returns mean and standard deviation of at least one value.

@@ -231,8 +231,8 @@ struct CalibrateOptions {
 
 /// Returns the use of the network's experts on images of the dataset, in evaluation mode: the same
 /// for any number of threads. Throws Error (usage) where the images do not fit the network.
-ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
-                    const CalibrateOptions& options = {});
+ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                           const CalibrateOptions& options = {});
 
 /// Returns the split that calibration images are of: "validation" where the data has one, else
 /// "train".
@@ -240,7 +240,7 @@ std::string calibration_split(const std::vector<std::string>& splits);
 
 /// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
 /// data are found, or the data's own, as many as there are outputs and in their order.
-enum class ClassesOf { checkpoint, data };
+enum class ClassNameSource { checkpoint, data };
 
 /// Options of a few-shot evaluation, see train/linear_probe.h.
 struct FewShotOptions {
@@ -254,7 +254,7 @@ struct EvaluateCheckpointOptions {
   fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
   std::string data;        ///< Empty means the checkpoint's last training data.
   std::string split = {};  ///< Empty means "test", "validation" where there is none.
-  ClassesOf classes_of = ClassesOf::checkpoint;
+  ClassNameSource class_name_source = ClassNameSource::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
   fs::path real_labels = {};  ///< See read_real_labels(); empty: none.
@@ -312,7 +312,8 @@ CheckpointData open_checkpoint_data(
 /// Error (usage) for a class that the network does not have; where there are as many classes as
 /// outputs it ends in `suggestion`, what to do instead.
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
-                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view suggestion = {});
+                ClassNameSource class_name_source = ClassNameSource::checkpoint,
+                std::string_view suggestion = {});
 
 /// Several labels of each image, or none.
 using LabelLists = std::vector<std::vector<int64_t>>;

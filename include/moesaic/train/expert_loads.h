@@ -64,10 +64,10 @@ Json to_json(const std::vector<LayerLoads>& layers);
 Json routing_line(const Evaluation& evaluation, const Model& model);
 
 /// Finds experts whose load stays below a fraction of a uniform one.
-class StarvedExperts {
+class StarvedExpertDetector {
  public:
   /// With 0 steps it finds none.
-  StarvedExperts(double share, int64_t steps) : share_(share), steps_(steps) {}
+  StarvedExpertDetector(double share, int64_t steps) : share_(share), steps_(steps) {}
 
   /// Adds mean loads over so many steps. Returns a message for each expert that has now been below
   /// the share for the number of steps; another one follows only after it was above.

@@ -87,7 +87,7 @@ struct PhasePlan {
   PhaseConfig config;
   std::string precision = "float32";      ///< Precision of the run.
   bool activation_checkpointing = false;  ///< Activation checkpointing of the run.
-  int64_t outputs = 0;               ///< Outputs of the network: classes, or real-valued targets.
+  int64_t num_outputs = 0;           ///< Outputs of the network: classes, or real-valued targets.
   std::vector<std::string> classes;  ///< Names of the outputs, in a run that begins with the plan.
   int64_t num_images = 0;            ///< Number of images in the training split.
   int64_t batch_size = 0;            ///< Images per step.
@@ -196,8 +196,8 @@ void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
 
 /// Throws Error (usage), with the reason, where 'trainable' and 'frozen' would keep a parameter
 /// from being trained.
-void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
-                      const std::string& reason);
+void check_all_trained(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                       const std::string& reason);
 
 /// Returns the only MoE layer of a network if its experts are of the class, or nothing.
 template <class Experts>

@@ -62,14 +62,15 @@ void check_init(const RunConfig& config);
 void check_initial_weights(const RunConfig& config, Model& shape);
 
 /// What becomes of a pretrained checkpoint that is not there: an error, or a warning in a dry run.
-enum class MissingFiles { refused, planned };
+enum class MissingFiles { error, warn };
 
 /// Checks phases, network and data against one another and plans each phase. Throws Error (usage)
 /// with the location of the setting at fault, e.g. for classes that differ without a new head,
 /// images of another shape, a pattern that matches no parameter, pruning without its pretrained
 /// network. config.model serves for locations only and should stay as it was written.
-std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
-                                   MissingFiles missing = MissingFiles::refused);
+std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
+                                   DatasetCache& datasets,
+                                   MissingFiles missing = MissingFiles::error);
 
 /// Returns the network and the phases as a table of text, for --dry-run.
 std::string describe_run(const RunConfig& config, const Model& model,

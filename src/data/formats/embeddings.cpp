@@ -97,9 +97,9 @@ Embeddings read_embeddings(const fs::path& path) {
 
 Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
                            const std::string& split) {
-  const fs::path path = folder / config.of(split);
+  const fs::path path = folder / config.file_of(split);
   if (config.file.empty()) {
-    const fs::path other = folder / config.of(split == "train" ? "test" : "train");
+    const fs::path other = folder / config.file_of(split == "train" ? "test" : "train");
     if (fs::exists(other)) check_same_names(path, other);
   }
   Embeddings all = read_embeddings(path);
@@ -149,7 +149,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
   const auto classes = static_cast<int64_t>(texts.classes.size());
   if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / config_of(spec).of(info.split)).string(), classes, spec.name,
+         (folder / config_of(spec).file_of(info.split)).string(), classes, spec.name,
          class_count_embeddings(spec));
   }
   info.classes = std::move(texts.classes);
@@ -171,7 +171,7 @@ void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
                                                 const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = config_of(spec).of(split);
+  const std::string name = config_of(spec).file_of(split);
   FileVerification result{name, folder / name, ""};
   try {
     read_embeddings(config_of(spec), folder, split);
@@ -184,17 +184,18 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {.settings = NamedSettings("embeddings", EmbeddingsSettings{}),
-          .description = "vectors with labels in a safetensors file, such as embedded texts",
-          .has_images = false,
-          .check = check_embeddings,
-          .open = open_embeddings,
-          .required_paths =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{{config_of(spec).of(split), /*is_folder=*/false}};
-              },
-          .fill_info = fill_embeddings_info,
-          .verify = verify_embeddings};
+  return {
+      .settings = NamedSettings("embeddings", EmbeddingsSettings{}),
+      .description = "vectors with labels in a safetensors file, such as embedded texts",
+      .has_images = false,
+      .check = check_embeddings,
+      .open = open_embeddings,
+      .required_paths =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<RequiredPath>{{config_of(spec).file_of(split), /*is_folder=*/false}};
+          },
+      .fill_info = fill_embeddings_info,
+      .verify = verify_embeddings};
 }
 
 }  // namespace moesaic

@@ -211,7 +211,7 @@ Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
 
 Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
   const TableConfig& config = table_of(spec);
-  const fs::path path = folder / config.of(split);
+  const fs::path path = folder / config.file_of(split);
   Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
                                                    : read_csv_table(path, config, spec.classes);
   if (config.width > 0 && table.x_Nd.size(1) != config.width) {
@@ -262,7 +262,7 @@ void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::string& split,
                                            const fs::path& folder) {
   if (!table_of(spec).file.empty() && split == "test") return {};
-  const std::string& name = table_of(spec).of(split);
+  const std::string& name = table_of(spec).file_of(split);
   FileVerification result{name, folder / name, ""};
   try {
     read_table(spec, folder, split);
@@ -275,17 +275,18 @@ std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::s
 }  // namespace
 
 DatasetFormat table_format() {
-  return {.settings = NamedSettings("table", TableSettings{}),
-          .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
-          .has_images = false,
-          .check = check_table,
-          .open = open_table,
-          .required_paths =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{{table_of(spec).of(split), /*is_folder=*/false}};
-              },
-          .fill_info = outline_table,
-          .verify = verify_table};
+  return {
+      .settings = NamedSettings("table", TableSettings{}),
+      .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
+      .has_images = false,
+      .check = check_table,
+      .open = open_table,
+      .required_paths =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<RequiredPath>{{table_of(spec).file_of(split), /*is_folder=*/false}};
+          },
+      .fill_info = outline_table,
+      .verify = verify_table};
 }
 
 }  // namespace moesaic

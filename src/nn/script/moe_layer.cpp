@@ -374,7 +374,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
                            Dialect dialect) {
   const bool is_python = dialect == Dialect::python;
   const std::string room = is_python ? room_of_expert(layer) : std::string();
-  if (experts.mixes)
+  if (experts.has_mix)
     return room + fmt::format(kMixed, room.empty() ? "" : ", self.room(x.size(0))");
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
@@ -383,7 +383,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
     source += fmt::format(kByOperator, rounded, static_cast<int>(*experts.mlp));
   }
   if (!room.empty()) {
-    source += static_rows(experts, layer.experts->count(), rounded);
+    source += static_rows(experts, layer.experts->num_experts(), rounded);
   } else {
     source += kCounts;
     if (!is_python && experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
@@ -425,7 +425,7 @@ Module make_router(const Context& context, const nn::RouterImpl& from) {
 
 }  // namespace
 
-std::string text_of(Activation activation) {
+std::string activation_source(Activation activation) {
   return kActivations.at(static_cast<size_t>(activation));
 }
 

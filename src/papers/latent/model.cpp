@@ -121,7 +121,7 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
   return options;
 }
 
-std::string latent_routing(const RouterOptions& options) {
+std::string latent_routing_name(const RouterOptions& options) {
   return std::holds_alternative<TokenChoiceOptions>(options.rule) ? kTopOne : kEveryAboveZero;
 }
 
@@ -186,11 +186,11 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
   put(experts->b, made->b);
   put(experts->hermite, made->hermite);
   put(moe->router->weight, router_Md);
-  config_.num_experts = made->count();
+  config_.num_experts = made->num_experts();
   config_.hidden = made->w.size(1);
   config_.kept_experts.clear();
   moe->router->set_options(nn::latent_router_options(config_.width, config_.num_experts,
-                                                     nn::latent_routing(moe->options()), {}));
+                                                     nn::latent_routing_name(moe->options()), {}));
 }
 
 std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Context& context) const {

@@ -206,7 +206,7 @@ TEST(VMoEModelConfig, AnEnsemblesAttentionPoolingMayNormalize) {
   EXPECT_TRUE(read_model(text).unused.empty());
   const VMoEConfig config = parsed_model(text);
   EXPECT_FALSE(config.encoder.attention_qk_norm);
-  EXPECT_TRUE(config.map_head_normalizes());
+  EXPECT_TRUE(config.has_map_head_qk_norm());
 }
 
 TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {

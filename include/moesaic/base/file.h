@@ -131,8 +131,8 @@ void write_atomic(const fs::path& path, std::string_view text);
 
 /// What a file holds.
 struct FileContent {
-  int64_t size = 0;    ///< In bytes.
-  std::string sha256;  ///< In 64 lower-case hex digits.
+  int64_t size = 0;    ///< Size in bytes.
+  std::string sha256;  ///< SHA-256 in 64 lower-case hex digits.
 };
 
 /// An AtomicFile for much data, hashed while it is written. Where the file system allows it, writes

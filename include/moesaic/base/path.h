@@ -44,13 +44,13 @@ void check_folder_path(const fs::path& path, std::string_view what);
 /// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and
 /// control characters, not beginning with '.'.
 bool is_file_name(std::string_view name);
-/// Returns the message for the setting `key` that is none.
+/// Returns the message that the value `name` of the setting `key` is not a file name.
 std::string file_name_problem(std::string_view key, std::string_view name);
 
-/// Returns whether the name can be that of a folder everywhere: one of a file, of letters, digits,
-/// '-', '_' and '.'.
+/// Returns whether a name is portable as that of a folder: is_file_name(), of letters, digits, '-',
+/// '_' and '.' only.
 bool is_portable_name(std::string_view name);
-/// Returns the plain name that is most like `name`: '-' stands for whatever else is in it.
+/// Returns `name` as a portable name: '-' replaces every other character.
 std::string portable_name(std::string name);
 
 /// Returns the directory that holds models/, datasets/ and checkpoints/: $MOESAIC_HOME if it is

@@ -15,9 +15,8 @@ struct Difference {
 
 /// How differences() writes what it finds.
 struct DifferenceOptions {
-  char separator = '.';  ///< Between the names of a path.
-  bool compares_whole_lists =
-      false;  ///< Lists that differ are one difference, not one for each item.
+  char separator = '.';               ///< Between the names of a path.
+  bool compares_whole_lists = false;  ///< Compares lists as a whole, not item by item.
 };
 
 /// Returns what differs, in the order of `before`. The time grows with the size of both, up to a

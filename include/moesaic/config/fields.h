@@ -138,7 +138,7 @@ struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool common = false;
   std::vector<std::string> former_keys = {};  ///< Last part of the key in earlier versions.
-  std::string choice = {};                    ///< What has the setting: "kind 'solve'"; "": always.
+  std::string choice = {};  ///< Choice that has the setting: "kind 'solve'"; "": all.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };

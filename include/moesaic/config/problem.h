@@ -26,8 +26,8 @@ struct ConfigProblem {
 
   std::string text;
   std::vector<std::string> offending;
-  std::vector<std::string>
-      off_values;  ///< For mutually exclusive settings: value that turns each off.
+  /// Values that turn mutually exclusive settings off, one for each of `offending`; else empty.
+  std::vector<std::string> off_values;
 };
 
 /// Returns the first problem that is not empty.

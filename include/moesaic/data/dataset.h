@@ -39,7 +39,7 @@ struct EncodedImage {
 
 /// Where an image is stored; reads nothing of it.
 struct ImageFile {
-  std::string name;    ///< Below the folder or the shards of its split.
+  std::string name;    ///< Path relative to the folder or the shards of its split.
   int64_t bytes = -1;  ///< Size in bytes; -1 where unknown.
   /// Device and inode of the file; 0 for an image without a file of its own.
   uint64_t device = 0, inode = 0;
@@ -72,7 +72,7 @@ struct DatasetInfo {
   std::string name, split, description;
   std::vector<std::string> classes;  ///< Name of each label.
   int64_t channels = 0, height = 0, width = 0;
-  std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
+  std::vector<double> mean, std;     ///< One value per channel, of pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
   bool has_class_names = true;       ///< False where a description only counts them.
@@ -96,7 +96,7 @@ std::string example_noun(const DatasetInfo& info);
 struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.
   int64_t min_side = 0;
-  std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
+  std::optional<bool> upright = {};  ///< Overrides DatasetInfo::upright.
 
   /// `min_` pixels, EXIF as the dataset says.
   ReadOptions(int64_t min_)
@@ -148,7 +148,7 @@ class Dataset {
   bool has_images() const { return info_.has_images; }
   /// Returns DatasetInfo::directions.
   Directions directions() const { return info_.directions; }
-  /// As oriented_image(), turned as DatasetInfo::upright says.
+  /// Writes the image as oriented_image() does, turned as DatasetInfo::upright says.
   void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first. `upright`: see oriented_image().

@@ -98,9 +98,9 @@ struct InputSpec {
   bool is_listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
   bool has_images = true;  ///< False for inputs that are used as they are.
   std::vector<int64_t> input_size;
-  /// Among the other keys, without `size`, `channels`, `mean` and `std`, which are resolved here.
-  /// The orientation is "upright" or "stored"; "data" where an older version did not store it,
-  /// which is as stored unless the data's own exif_orientation is true.
+  /// Settings beside the other keys of the document, without `size`, `channels`, `mean` and `std`,
+  /// which are resolved here. The orientation is "upright" or "stored"; "data" where an older
+  /// version did not store it, which is as stored unless the data's own exif_orientation is true.
   PreprocessConfig preprocess;
   std::optional<double> rescale_factor;
   std::vector<double> mean, std;  ///< Empty where unknown, and for inputs that are no images.

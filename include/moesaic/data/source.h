@@ -69,7 +69,7 @@ struct DatasetSpec {
   std::vector<std::string> urls;  ///< Folders on the web with FILE.gz, tried in order.
   std::string token_env;
   std::string debian_package;
-  std::string folder;  ///< Below the searched ones; empty is the name.
+  std::string folder;  ///< Name below the searched folders; empty: the dataset's name.
   std::vector<std::string> paths;
   /// Whether photos are turned as EXIF says, in place of the base's setting; unset: they are.
   std::optional<bool> exif_orientation;
@@ -194,14 +194,14 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 /// Options of a fetch.
 struct FetchOptions {
   bool show_progress = true;  ///< Draws a progress bar on standard error.
-  Pause pause = sleep_for;    ///< As in FetchRequest.
+  Pause pause = sleep_for;    ///< Waits between two tries, see FetchRequest.
 };
 
 /// What a fetch found and downloaded.
 struct FetchResult {
   fs::path folder;  ///< Folder with every file (the base's); empty without.
-  std::vector<std::string>
-      fetched;  ///< Names of the downloaded files; empty if all were there already.
+  /// Names of the downloaded files; empty if all were there already.
+  std::vector<std::string> fetched;
   /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
   /// are not verified, only compared by what is described.
   std::vector<std::string> unhashed = {};
@@ -212,7 +212,7 @@ struct FileVerification {
   std::string name;        ///< Name in the description, without .gz.
   fs::path path;           ///< Empty where the file is missing.
   std::string problem;     ///< One line; empty where the file is right.
-  std::string doubt = {};  ///< What could not be compared of a file that seems right.
+  std::string doubt = {};  ///< Properties that could not be compared; empty: none.
   /// Returns whether the file is as described.
   bool ok() const { return problem.empty(); }
 };
@@ -314,7 +314,8 @@ class PlannedDatasets {
 /// that a dataset is read from: it would be a class or an image the next time.
 void check_outside_images(const fs::path& out, const std::string& data);
 
-/// Throws likewise for the data that a checkpoint's configuration says it was trained on.
+/// Throws Error (usage) where `out` lies among the images that a checkpoint was trained on, by its
+/// configuration.
 void check_outside_trained_images(const fs::path& out, const Json& config);
 
 }  // namespace moesaic

@@ -88,7 +88,7 @@ struct PredictedClass {
 /// first in token choice. Choices that were dropped or pruned are left out.
 struct ImageRouting {
   int64_t block = 0;
-  std::vector<std::vector<int64_t>> experts;  ///< By token.
+  std::vector<std::vector<int64_t>> experts;  ///< Ids of experts by token.
   std::vector<std::vector<double>> gates;
 };
 
@@ -96,7 +96,7 @@ struct ImageRouting {
 struct ImagePrediction {
   fs::path file;
   std::string problem;              ///< Why the file cannot be read; then the rest is empty.
-  std::vector<PredictedClass> top;  ///< By falling probability, on ties by index.
+  std::vector<PredictedClass> top;  ///< Classes by falling probability, on ties by index.
   std::vector<ImageRouting> routing;
 };
 

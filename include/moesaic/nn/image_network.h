@@ -31,7 +31,8 @@ class SingleValueError : public Error {
               "batch normalisation in training needs more than one value of a channel") {}
 };
 
-/// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
+/// Computes batch normalisation of x [N, C, ...] in training by the moments of the batches of all
+/// processes in `parts`; the running
 /// statistics are updated by `momentum`. A channel with a single value has no variance and is
 /// normalised by the running statistics.
 at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
@@ -127,7 +128,7 @@ class ImageNetwork : public torch::nn::Module {
   /// memory, which its convolutions are made for.
   at::Tensor features(const at::Tensor& images_BCHW);
 
-  /// FLOPs of one image: multiplications and additions of its products.
+  /// Returns the FLOPs of one image: multiplications and additions of its matrix products.
   double flops() const { return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel()); }
   /// Gives the network a new head of zeros with `classes` outputs.
   void reset_head(int64_t classes);

@@ -73,7 +73,8 @@ class MoELayerImpl : public torch::nn::Module {
   /// Router noise and, in training, dropout are drawn from `random`; where it is undefined there is
   /// no dropout, and noise only with `evaluation_seed`.
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
-  /// Does the same with separate inputs [T, ...] for the experts, see Experts.
+  /// Runs the layer on inputs [T, d] of the router and other inputs [T, ...] of the experts, see
+  /// Experts.
   MoEOutput forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                     const at::Generator& random) const;
 
@@ -113,8 +114,8 @@ class MoELayerImpl : public torch::nn::Module {
   /// such an expert gets its vector, weighted with its gate, in place of its output. Undefined
   /// where removed experts give 0.
   at::Tensor replacement_outputs;
-  /// Of each of the E experts the kept one that computes the tokens that select it, see
-  /// routing_to_merged(). Empty where no expert was merged.
+  /// For each of the E experts, the id of the kept expert that computes the tokens that select it,
+  /// see routing_to_merged(). Empty where no expert was merged.
   std::vector<int64_t> merged_into;
 
  private:

@@ -51,18 +51,20 @@ Module make_module(const Context& context, const std::string& kind, const torch:
 Module make_linear(const Context& context, const torch::nn::LinearImpl& from);
 /// Makes forward(x), layer normalisation.
 Module make_layer_norm(const Context& context, const torch::nn::LayerNormImpl& from);
-/// Batch normalisation of channels in dimension 1.
+/// Makes forward(x), batch normalisation of the channels in dimension 1.
 Module make_batch_norm(const Context& context, const torch::nn::BatchNorm1dImpl& from);
 /// Makes a block that computes what EncoderBlockImpl::forward() does in evaluation.
 Module make_encoder_block(const Context& context, nn::EncoderBlockImpl& from);
 /// Makes a head that computes what MapHeadImpl::forward() does in evaluation.
 Module make_map_head(const Context& context, nn::MapHeadImpl& from);
-/// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
+/// Makes forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the
+/// experts.
 Module make_moe_layer(const Context& context, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape);
-/// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e.
-/// MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C rows for each expert. Experts of
-/// maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead. `shape` is that of one row.
+/// Makes one_by_one(rows [A, ...], counts) -> [A, o], where counts[e] consecutive rows belong to
+/// expert e. MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C rows for each expert.
+/// Experts of maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead. `shape` is that of one
+/// row.
 Module make_experts(const Context& context, const nn::Experts& from,
                     const std::vector<int64_t>& shape);
 
@@ -71,7 +73,7 @@ Module make_experts(const Context& context, const nn::Experts& from,
 std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& tensors,
                                const std::string& lines, const std::string& result);
 
-/// Returns the expression of activation(hidden).
+/// Returns the source of an expression that applies the activation to the variable `hidden`.
 std::string activation_source(Activation activation);
 
 /// Makes a network by recording what `forward` computes in evaluation, which has to be the same for

@@ -12,7 +12,8 @@ namespace moesaic {
 /// is a GPU.
 bool has_cuda_operators();
 
-/// Returns the dtypes that this processor's matrix products take as they are, for people. Throws
+/// Returns the dtypes that this processor's matrix products take without conversion, as text for
+/// messages. Throws
 /// Error (usage) where MOESAIC_CPU has another value than "generic".
 std::string cpu_matmul_dtypes();
 
@@ -35,7 +36,7 @@ const std::vector<std::string>& cuda_features();
 /// Returns the features that MOESAIC_CUDA_OFF names. The variable is read at every call, so that
 /// one program can compare. Throws Error (usage) for an unknown one.
 std::vector<std::string> disabled_cuda_features();
-/// Returns whether MOESAIC_CUDA_OFF names the part.
+/// Returns whether MOESAIC_CUDA_OFF names the feature.
 bool is_cuda_feature_disabled(std::string_view part);
 
 }  // namespace moesaic

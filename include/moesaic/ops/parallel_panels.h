@@ -35,7 +35,7 @@ inline std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int
   return panels;
 }
 
-/// Calls use(panel, scratch) for all panels on all threads. Each thread has an `PerThread` and
+/// Calls use(panel, scratch) for all panels on all threads. Each thread has a `PerThread` and
 /// `scratch_bytes` aligned to a cache line, and takes panels one after the other. A panel's result
 /// does not depend on the thread that computes it.
 template <class PerThread = std::monostate, class Use>

@@ -34,7 +34,7 @@ struct FilterExpertsOptions {
   int64_t num_outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
   double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
-  bool normal = false;      ///< or normal with the deviation init_scale.
+  bool normal = false;      ///< or normal with the standard deviation init_scale.
   bool bias = true;         ///< Whether there is `b`.
 };
 
@@ -121,7 +121,7 @@ inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
 /// Settings of data of format "clusters" (clusters paper, definition 3.1).
 struct ClusterMixtureConfig {
-  static constexpr const char* kKey = "clusters";  ///< Of a description.
+  static constexpr const char* kKey = "clusters";  ///< Key of a description.
   int64_t num_clusters = 4, num_patches = 4, width = 50;
   std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
   double noise = 1.0;

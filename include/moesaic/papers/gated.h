@@ -130,7 +130,7 @@ inline constexpr const char *kAxes = "axes", *kOrthogonal = "orthogonal", *kRand
 
 /// Settings of data of format "gated" (eq. 1).
 struct GatedMixtureConfig {
-  static constexpr const char* kKey = "mixture";  ///< Of a description.
+  static constexpr const char* kKey = "mixture";  ///< Key of a description.
   int64_t width = 10, num_experts = 2;
   std::string link = kLinkNames.front();
   double noise = 0.05;

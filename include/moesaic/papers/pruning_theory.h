@@ -47,7 +47,7 @@ TORCH_MODULE(PatternExperts);
 
 /// Data of the pruning paper's theory, section 4.2.
 struct PatternTokensConfig {
-  static constexpr const char* kKey = "tokens";  ///< Of a description.
+  static constexpr const char* kKey = "tokens";  ///< Key of a description.
   int64_t num_patterns = 200, num_tokens = 100, num_train = 12800, num_test = 4000, seed = 1;
 };
 void describe(auto& f, PatternTokensConfig& c) {

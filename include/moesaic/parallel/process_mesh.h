@@ -23,10 +23,9 @@ namespace moesaic {
 /// the same experts.
 class ProcessMesh {
  public:
-  /// Joins the other processes. Throws Error: usage where D x K is not their number; failure where
-  /// they do not come within the timeout, or the port is in use.
-  /// With `cuda` each takes the GPU of its number on its machine, and they exchange by NCCL what
-  /// lies there.
+  /// Joins the other processes. With `cuda` each process takes the GPU of its local rank, and
+  /// tensors on GPUs are exchanged by NCCL. Throws Error: usage where D x K is not the number of
+  /// processes; failure where they do not connect within the timeout, or the port is in use.
   static std::shared_ptr<const ProcessMesh> connect(const Launch& launch,
                                                     const ParallelConfig& config,
                                                     bool cuda = false);
@@ -53,16 +52,16 @@ class ProcessMesh {
   /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
-  /// All processes, for what the network's layers exchange.
+  /// Returns the group of all processes for what the network's layers exchange.
   const ProcessGroup& world() const { return *world_; }
-  /// All processes, for gradients, which are reduced during the backward pass.
+  /// Returns the group of all processes for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradient_group() const { return *gradients_; }
-  /// The K processes that share the experts of this replica.
+  /// Returns the group of the K processes that share the experts of this replica.
   const ProcessGroup& expert_group() const { return *experts_; }
-  /// The D processes that hold the same experts as this one.
+  /// Returns the group of the D processes that hold the same experts as this one.
   const ProcessGroup& replica_group() const { return *replicas_; }
-  /// All processes, for what does not belong to the order of a step, on the CPU. This is the
-  /// world's group, whose collectives no two threads begin at once.
+  /// Returns the group of all processes for exchanges outside of a step, on the CPU: world(), whose
+  /// collectives no two threads may begin at once.
   const ProcessGroup& control() const { return *world_; }
 
   /// Returns the counter of what all groups send.

@@ -22,7 +22,8 @@ struct Powers {
   auto operator<=>(const Powers&) const = default;
 };
 
-/// Sums over the tokens that a layer routed, [E] float64 by the experts' ids; 0 for pruned experts.
+/// Statistics of a layer's experts: sums over the tokens that the layer routed, [E] float64 by the
+/// experts' ids; 0 for pruned experts.
 struct LayerStatistics {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
@@ -45,14 +46,15 @@ struct LayerStatistics {
   }
 };
 
-/// Returns the sums over no token of a layer of so many experts; outputs are undefined.
+/// Returns the statistics of a layer of so many experts before the first token: sums of 0; those of
+/// outputs are undefined.
 LayerStatistics empty_statistics(int64_t experts);
 
-/// By block.
+/// Statistics of the experts of each MoE layer, by block.
 using ExpertStatistics = std::map<int64_t, LayerStatistics>;
 
-/// Sums up the use of a network's experts in the forward passes of its lifetime, which compute
-/// every expert twice.
+/// Collects the statistics of a network's experts in all forward passes during its lifetime, which
+/// compute every expert twice.
 class ExpertStatisticsMeter {
  public:
   /// Observes the MoE layers of `model`.
@@ -72,8 +74,9 @@ class ExpertStatisticsMeter {
 /// What the experts of a layer are scored by.
 struct ScoreInput {
   const MoEBlock& finetuned;
-  const MoEBlock* pretrained = nullptr;         ///< The layer before fine-tuning.
-  const LayerStatistics* statistics = nullptr;  ///< Of the fine-tuned layer, on calibration images.
+  const MoEBlock* pretrained = nullptr;  ///< The layer before fine-tuning.
+  const LayerStatistics* statistics =
+      nullptr;  ///< Statistics of `finetuned` on calibration images.
   uint64_t seed = 0;
   nn::ParameterValues finetuned_values = nn::own_values;
   nn::ParameterValues pretrained_values = nn::own_values;
@@ -84,7 +87,7 @@ struct Criterion {
   std::string name;
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
-  std::string description;  ///< Of an expert's score, in a few words.
+  std::string description;  ///< Meaning of an expert's score, in a few words.
   /// Whether layers keep the best_subset() in place of the best scores.
   bool selects_subset = false;
 };
@@ -134,10 +137,11 @@ bool criterion_selects_subset(const std::string& criterion);
 std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, int64_t end,
                                  const std::vector<int64_t>& present, int64_t count);
 
-/// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
-/// another.
+/// Returns whether the criterion compares with the pretrained network. Throws Error (usage) with
+/// the nearest name for an unknown one.
 bool criterion_needs_pretrained(const std::string& criterion);
-/// Returns whether the criterion needs images.
+/// Returns whether the criterion needs calibration images. Throws Error (usage) with the nearest
+/// name for an unknown one.
 bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose

@@ -34,7 +34,7 @@ RowsPerToken even_rows_per_token(const Model& model);
 /// of static shapes compute, full or not; see nn::capacity_rows_per_token().
 RowsPerToken capacity_rows_per_token(const Model& model);
 
-/// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
+/// Returns the statistics of a checkpoint's experts on calibration images; `model` is its network.
 using Calibrate = std::function<ExpertStatistics(const Checkpoint& checkpoint, Model& model)>;
 
 /// Options of prune_checkpoint().
@@ -48,9 +48,9 @@ struct PruneCheckpointOptions {
   std::optional<PrunePlan> searched_plan;  ///< Plan of search_pruning(), in place of all these.
   PruneOptions prune;
   bool dry_run = false;        ///< Plans only.
-  Calibrate calibrate;         ///< For criteria and replacements by images.
+  Calibrate calibrate;         ///< For criteria and replacements that need images.
   std::string device = "cpu";  ///< Where it runs.
-  bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
+  bool trust = false;          ///< Trust in both files, see LoadOptions.
 
   /// How the two are read: their weights stay in the files.
   LoadOptions load_options() const {
@@ -62,7 +62,7 @@ struct PruneCheckpointOptions {
 /// an earlier phase, of other data if there is one, else its `init`; "" where there is none.
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust = false);
 
-/// Returns whether criterion, plan or replacement look at images.
+/// Returns whether criterion, plan or replacement need calibration images.
 bool needs_images(const PruneCheckpointOptions& options);
 
 /// Returns why the two cannot be one network before and after fine-tuning, "" where they can:

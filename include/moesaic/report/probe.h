@@ -37,7 +37,7 @@ class ProbedModel {
   /// Returns the network before its first update, unpruned, on the CPU. Throws
   /// std::bad_function_call without `start`.
   std::shared_ptr<Model> initial_model() const { return start_(); }
-  int64_t step() const { return step_; }  ///< Number of updates so far.
+  int64_t step() const { return step_; }  ///< Returns the number of updates so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
   /// Returns the data of a split, shared.

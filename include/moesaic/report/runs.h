@@ -132,7 +132,7 @@ struct SweepPlan {
   /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
   /// where it is not among them, since costs are fractions of that network's.
   std::vector<SweepSize> sizes;
-  std::vector<std::string> criteria;  ///< As configured.
+  std::vector<std::string> criteria;  ///< Criteria as configured.
   std::optional<ExportChoice> exported;
 };
 
@@ -379,13 +379,13 @@ std::string files_summary(const fs::path& out, size_t figures, const std::string
 /// Returns the value of a network's row. Throws Error where the results have none.
 double sweep_value(const Results& results, const std::string& row, const std::string& metric);
 
-/// Returns what the network keeps that costs are fractions of, the one with the most parameters:
-/// "8 experts", or a choice's text.
+/// Returns the size of the network with the most parameters, of which costs are fractions: "8
+/// experts", or a choice's text.
 std::string largest_text(const SweepPlan& plan, const Results& results,
                          const std::string& criterion);
 
-/// Returns the results that were kept, `config.kept`, if this experiment's networks are made as
-/// theirs were; without rows else.
+/// Returns the results in `config.baseline_results`; without rows where the networks of those were
+/// made in another way than this experiment's.
 Results baseline_results(const Experiment& experiment, const SweepConfig& config);
 
 /// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.

@@ -11,7 +11,7 @@ namespace moesaic {
 /// Mean and spread of values.
 struct Moments {
   double mean = 0.0;
-  std::optional<double> std = {};  ///< Of the sample (divided by n - 1); unset for one value.
+  std::optional<double> std = {};  ///< Sample deviation (divisor n - 1); unset for one value.
   int64_t n = 0;
 
   /// Returns the standard error of the mean, std / sqrt(n).

@@ -59,7 +59,7 @@ struct LatencyOptions {
 struct Latency {
   int64_t batch_size = 0, num_passes = 0;
   double median_ms = 0.0, p95_ms = 0.0;  ///< Time of a pass.
-  double images_per_second = 0.0;        ///< By the median.
+  double images_per_second = 0.0;        ///< Images per second at the median.
   double bytes = 0.0;                    ///< Weights, images and peak_tensor_bytes() of a pass.
 };
 

@@ -43,7 +43,7 @@ void describe(auto& f, DataRecord& c) {
 
 /// The document data.json in a run's folder.
 struct RunData {
-  std::map<std::string, DataRecord> splits;  ///< By "DATA SPLIT".
+  std::map<std::string, DataRecord> splits;  ///< Records by "DATA SPLIT".
 
   /// Returns the record of a split, or null without one.
   const DataRecord* find(const std::string& data, const std::string& split) const;
@@ -110,7 +110,8 @@ class RunFolder {
     return !step_checkpoints(root / "checkpoints").empty();
   }
 
-  /// Returns what is left to do where a run cannot go on, for the end of a message.
+  /// Returns the advice, as the end of a message, to use another folder where a run cannot
+  /// continue.
   static std::string other_folder_hint(const fs::path& root);
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,

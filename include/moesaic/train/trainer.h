@@ -122,7 +122,7 @@ struct TrainResult {
   int64_t steps = 0;                     ///< Steps since the start of the run.
   fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
-  fs::path best;                         ///< Of a last phase that ended; "" without one.
+  fs::path best;                         ///< Best checkpoint of a completed last phase; "" without.
   std::string best_value;                ///< Metric and time of `best`, for messages.
 };
 
@@ -246,11 +246,11 @@ class Trainer {
   std::optional<Progress> progress_;
   Throughput throughput_;
   TrainState state_;
-  std::optional<StepResult>
-      pending_metrics_;  ///< Read while the next step runs: a device never waits.
+  /// Last step, whose metrics are read while the next step runs, so that a device never waits.
+  std::optional<StepResult> pending_metrics_;
   TensorMap resumed_tensors_;
-  std::map<std::string, PhaseSnapshot>
-      phase_snapshots_;               ///< Of a run in memory, those that are needed.
+  /// Snapshots that later phases of a run in memory need, by phase.
+  std::map<std::string, PhaseSnapshot> phase_snapshots_;
   std::optional<InputSpec> input_;    ///< Resolved when the phase begins.
   std::vector<std::string> classes_;  ///< Names of the network's outputs; empty: unknown.
   bool warned_of_best_ = false;

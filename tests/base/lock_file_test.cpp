@@ -83,7 +83,7 @@ TEST(LockFile, LocksAFileOfOtherNamesAndWritesNothingToIt) {
   EXPECT_EQ(test::get(folder / "mine"), "1234\n");
 }
 
-TEST(OpenOwn, WritesToNoFileOfOtherNames) {
+TEST(OpenWithoutLinks, WritesToNoFileOfOtherNames) {
   const test::TempDir folder;
   { const UniqueFd made = open_without_links(folder / "new", O_WRONLY | O_APPEND); }
   EXPECT_EQ(test::get(folder / "new"), "");

@@ -90,7 +90,7 @@ TEST(Store, HasOnlyItsFiles) {
   EXPECT_TRUE(load_checkpoint(folder / "b").optimizer.empty());
 }
 
-TEST(Store, ReplacesTheOldOneAsAWhole) {
+TEST(Store, ReplacesTheOldOneAtomically) {
   const test::TempDir folder;
   save_checkpoint(folder / "a", example(1));
   Checkpoint bare = example(2);

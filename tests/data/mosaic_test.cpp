@@ -76,7 +76,7 @@ TEST(Mosaic, HasOneDecidingImageAtThePlaceOfItsGroup) {
   EXPECT_EQ(others, (std::set<int>{10, 11, 30, 31, 32}));
 }
 
-TEST(Mosaic, TilesAreWholeImages) {
+TEST(Mosaic, TilesAreUncroppedImages) {
   const auto data = mosaic();
   const Bytes image = mosaic_image(*data, 3);
   for (int y = 0; y < 4; ++y) {

@@ -78,7 +78,7 @@ TEST_F(PackFolder, ClassesCalledByNumbersKeepTheirNames) {
   EXPECT_THAT(labels, ElementsAre(0, 1, 2));
 }
 
-TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
+TEST_F(PackFolder, OnFaultsIsCompleteOrAbsent) {
   NEEDS_FAULTS();
   const test::fs::path disk = folder_ / "disk", place = disk / "a/packed";
   const auto prepare = [&] {

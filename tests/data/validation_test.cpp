@@ -14,7 +14,7 @@ using test::image_of;
 using test::labels_of;
 
 /// As TensorFlow Datasets gives them for train[:98%] and train[:99%].
-TEST(TrainingCount, RoundsTheBoundaryToTheNearest) {
+TEST(NumTrainingExamples, RoundsTheBoundaryToTheNearest) {
   EXPECT_EQ(num_training_examples(50000, 0.02), 49000);
   EXPECT_EQ(num_training_examples(1281167, 0.01), 1268355);
   EXPECT_EQ(num_training_examples(12, 0.02), 12);

@@ -357,7 +357,7 @@ TEST_F(PythonEmbeddings, AreRefusedInOneLineWhereSomethingIsWrong) {
   expect_to_pass("python3", "WrongUse");
 }
 
-TEST_F(PythonEmbeddings, AreWrittenWholeOrNotAtAll) {
+TEST_F(PythonEmbeddings, AreWrittenCompletelyOrNotAtAll) {
   if (run_python({"-c", "import safetensors"}).exit_code != 0) {
     GTEST_SKIP() << "needs Python's safetensors";
   }

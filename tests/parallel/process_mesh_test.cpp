@@ -164,7 +164,7 @@ TEST(ProcessMesh, RememberOnlyTheLastWarnings) {
   EXPECT_LE(store.getNumKeys(), before + 100);
 }
 
-TEST(ProcessMesh, TakeWhatEachSendsToAllOthers) {
+TEST(ProcessMesh, GathersTheTextsOfAllProcesses) {
   run_processes(3, {}, [](const auto& processes) {
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < 3; ++rank) {

@@ -109,9 +109,9 @@ struct UseCase {
   std::vector<int64_t> kept;  ///< Empty: all.
 };
 
-class ExpertUseOf : public ::testing::TestWithParam<UseCase> {};
+class ExpertStatisticsOf : public ::testing::TestWithParam<UseCase> {};
 
-TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
+TEST_P(ExpertStatisticsOf, EqualsLoopsOverTokens) {
   const torch::NoGradGuard no_grad;
   const auto model = small_vmoe(GetParam().config());
   if (!GetParam().kept.empty()) model->moe_blocks()[0].layer->keep_experts(GetParam().kept);
@@ -152,7 +152,7 @@ TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Networks, ExpertUseOf,
+    Networks, ExpertStatisticsOf,
     ::testing::Values(UseCase{"Whole", crowded, {}}, UseCase{"Pruned", crowded, {0, 2, 3, 5}},
                       UseCase{"ExpertsChoose", is_expert_choice, {}},
                       UseCase{"PrunedExpertsChoose", is_expert_choice, {0, 2, 3, 5}},

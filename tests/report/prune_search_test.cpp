@@ -121,7 +121,7 @@ TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
   }
 }
 
-TEST_F(PruneSearchOf, ScopeAndWholeBlocksHold) {
+TEST_F(PruneSearchOf, ScopeAndExcludedBlocksHold) {
   search_.max_drop = 0.99;
   options_.prune.keep = KeepSpec::fraction(1.0);
   options_.prune.keep.exclude_blocks({1});

@@ -48,14 +48,14 @@ std::shared_ptr<const Dataset> counting(int64_t images) {
                              pixels, labels);
 }
 
-class MeasurePasses : public ::testing::Test {
+class MeasureThroughput : public ::testing::Test {
  protected:
   std::vector<std::string> calls;
   std::shared_ptr<Probe> a = std::make_shared<Probe>("a", calls);
   std::shared_ptr<Probe> b = std::make_shared<Probe>("b", calls);
 };
 
-TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
+TEST_F(MeasureThroughput, NetworksTakeTurnsAndEachBeginsARound) {
   const auto rates = measure_throughput({forward_pass(a), forward_pass(b)}, counting(6),
                                         {.batch_size = 3, .num_rounds = 2});
   ASSERT_EQ(rates.size(), 2u);
@@ -65,7 +65,7 @@ TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
   EXPECT_EQ(calls, (std::vector<std::string>{"a", "b", "b", "a", "a", "b", "b", "a"}));
 }
 
-TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
+TEST_F(MeasureThroughput, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
   measure_throughput({forward_pass(a), forward_pass(b)}, counting(8),
                      {.batch_size = 3, .num_rounds = 2});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{3, 3, 3, 3}));
@@ -74,12 +74,12 @@ TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
   EXPECT_EQ(a->first_pixels, b->first_pixels);
 }
 
-TEST_F(MeasurePasses, FewerImagesThanABatchAreOneBatch) {
+TEST_F(MeasureThroughput, FewerImagesThanABatchAreOneBatch) {
   measure_throughput({forward_pass(a)}, counting(2), {.batch_size = 128, .num_rounds = 1});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{2, 2, 2}));
 }
 
-TEST_F(MeasurePasses, StopsWhenAskedTo) {
+TEST_F(MeasureThroughput, StopsWhenAskedTo) {
   int64_t rounds = 0;
   const auto rates =
       measure_throughput({forward_pass(a), forward_pass(b)}, counting(2),

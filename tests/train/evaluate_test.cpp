@@ -176,7 +176,7 @@ TEST(Evaluate, EndsEarlyWhenToldTo) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(Evaluate, ShowsEachBatchToWhoLooksOn) {
+TEST(Evaluate, CallsOnBatchWithEachBatch) {
   const auto model = tiny_model();
   const auto data = quarters("three", "test", 3, 10);
   int64_t next = 0;

@@ -218,7 +218,7 @@ TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {
       read_model(R"({"name": "VisionTransformer", "encoder": {"moe": {"layers": []}}})"));
 }
 
-TEST(VMoEModelConfig, AWholeRunHasTheModelInside) {
+TEST(VMoEModelConfig, ARunConfigurationContainsTheModel) {
   const std::string run = R"({"model": {"name": "VisionTransformerMoe", "patch_size": 4},
                               "image_size": 8, "notes": "x", "seed": 1})";
   EXPECT_EQ(parsed_model(run).image_size, 8);

@@ -30,7 +30,7 @@ ReproduceOptions samples_options() {
   return options;
 }
 
-TEST(Samples, AreThePixelsOfTheImages) {
+TEST(ImageGrid, AreThePixelsOfTheImages) {
   const Figure figure = image_grid_figure(samples_config(R"("images": [1, 0])"), samples_options());
   const auto data = report_test::open_tiny("three", "train");
   std::string wanted;
@@ -47,7 +47,7 @@ TEST(Samples, AreThePixelsOfTheImages) {
   EXPECT_THAT(figure.script, HasSubstr("'shade 1'"));
 }
 
-TEST(Samples, AreAugmentedBySeed) {
+TEST(ImageGrid, AreAugmentedBySeed) {
   const auto data = [](const std::string& rest) {
     return image_grid_figure(
                samples_config(R"("images": [0, 1, 2], "augment": {"shift": 2})" + rest),
@@ -58,7 +58,7 @@ TEST(Samples, AreAugmentedBySeed) {
   EXPECT_NE(data(""), data(R"(, "seed": 2)"));
 }
 
-TEST(Samples, RefuseWhatThereIsNot) {
+TEST(ImageGrid, RefuseWhatThereIsNot) {
   EXPECT_THAT(error_of([] { samples_config(R"("images": [0], "augment": {"mixup": 0.5})"); }),
               HasSubstr("mixup needs a batch"));
   EXPECT_THAT(
@@ -66,7 +66,7 @@ TEST(Samples, RefuseWhatThereIsNot) {
       HasSubstr("'train' of 'three' has 48 images; image 48 does not exist"));
 }
 
-TEST(Samples, AreDrawnByReproduce) {
+TEST(ImageGrid, AreDrawnByReproduce) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
   Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
@@ -82,7 +82,7 @@ TEST(Samples, AreDrawnByReproduce) {
   reproduce(experiment, options);  // It is this experiment's folder.
 }
 
-TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
+TEST(ImageGrid, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
   Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};

@@ -115,7 +115,7 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
       }
       if (result.ok() && file.sha256.empty()) {
         result.problem = format_of(spec).verify_file(spec, result.path, file);
-        result.doubt =
+        result.unverified =
             spec.archive ? unproven(spec) : "no SHA-256 is described; size and labels are right";
       }
     }

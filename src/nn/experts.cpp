@@ -60,7 +60,7 @@ ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
 
 }  // namespace
 
-at::Tensor own_values(const at::Tensor& parameter) {
+at::Tensor read_parameter(const at::Tensor& parameter) {
   return parameter;
 }
 

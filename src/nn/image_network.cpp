@@ -340,7 +340,7 @@ class NormConvImpl : public torch::nn::Module {
  public:
   NormConvImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
                const at::Generator& generator) {
-    norm_ = register_module("norm", BatchNorm2d(keras_batch_norm(maps.channels)));
+    norm_ = register_module("norm", BatchNorm2d(keras_batch_norm_options(maps.channels)));
     conv_ = register_module("conv", make_convolution(maps, outputs, 3, stride, generator));
   }
 
@@ -382,7 +382,7 @@ TORCH_MODULE(WideBlock);
 
 }  // namespace
 
-torch::nn::BatchNormOptions keras_batch_norm(int64_t channels) {
+torch::nn::BatchNormOptions keras_batch_norm_options(int64_t channels) {
   return torch::nn::BatchNormOptions(channels).eps(1e-3).momentum(0.01);
 }
 

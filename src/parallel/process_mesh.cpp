@@ -360,7 +360,7 @@ std::vector<std::string> ProcessMesh::all_gather_text(const std::string& text,
   return monitor_->exchange(text, timeout);
 }
 
-void ProcessMesh::progress() const noexcept {
+void ProcessMesh::report_progress() const noexcept {
   monitor_->progress();
 }
 

@@ -120,7 +120,7 @@ Scores scores_of(const at::Tensor& score_E) {
   return {data, data + whole_E.numel()};
 }
 
-Scores router_norms(const MoEBlock& block, const nn::ParameterValues& values) {
+Scores router_norms(const MoEBlock& block, const nn::ParameterReader& values) {
   const at::Tensor weight = values(block.layer->router->weight);
   return scores_of(weight.norm(2, {1}, /*keepdim=*/false, at::kDouble).to(at::kCPU));
 }
@@ -144,7 +144,7 @@ Scores router_norm_change(const ScoreInput& in) {
 }
 
 /// Returns a number of each present expert by its weights, `absent` for the others.
-Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
+Scores of_weights(const MoEBlock& block, const nn::ParameterReader& values, double absent,
                   auto number) {
   const std::vector<int64_t> kept = block.layer->kept();
   Scores scores(static_cast<size_t>(block.layer->options().num_experts), absent);

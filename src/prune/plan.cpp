@@ -265,10 +265,10 @@ void check_finite(const Model& model, const TensorMap* values, const char* which
   }
 }
 
-/// Returns what ParameterValues of a network finds: the tensors of `values` by the names of the
+/// Returns what ParameterReader of a network finds: the tensors of `values` by the names of the
 /// network's parameters, or its own where `values` is null.
-nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
-  if (values == nullptr) return nn::own_values;
+nn::ParameterReader values_for(const Model& model, const TensorMap* values) {
+  if (values == nullptr) return nn::read_parameter;
   std::unordered_map<const void*, at::Tensor> found;
   for (const auto& item : model.named_parameters()) {
     found[item.value().unsafeGetTensorImpl()] = values->at(item.key());
@@ -356,13 +356,13 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   check_finite(input.finetuned, input.finetuned_values, "fine-tuned");
   const bool compares = criterion_needs_pretrained(options.criterion);
   std::vector<MoEBlock> before;
-  nn::ParameterValues old_values;
+  nn::ParameterReader old_values;
   if (input.pretrained != nullptr) {
     check_finite(*input.pretrained, input.pretrained_values, "pretrained");
     before = input.pretrained->moe_blocks();
     old_values = values_for(*input.pretrained, input.pretrained_values);
   }
-  const nn::ParameterValues values = values_for(input.finetuned, input.finetuned_values);
+  const nn::ParameterReader values = values_for(input.finetuned, input.finetuned_values);
   const bool by_subset = criterion_selects_subset(options.criterion);
   ExpertRankings rankings;
   for (const MoEBlock& block : blocks) {

@@ -358,7 +358,8 @@ void Trainer::restore(Phase& phase) {
   Json values = state_.phase_state.to_json();
   if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
   try {
-    phase.load({std::move(values), ExpertShards(*model_).own(std::move(resumed_tensors_))});
+    phase.load(
+        {std::move(values), ExpertShards(*model_).local_tensors(std::move(resumed_tensors_))});
   } catch (const Error& error) {
     fail("{}: {}", result_.checkpoint.string(), error.what());
   }

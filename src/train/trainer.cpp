@@ -462,8 +462,8 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     }
   }
   if (options_.processes) {
-    part = ExpertShards(*model_).part(part, *options_.processes,
-                                      kind.share && config_.parallel.shard_optimizer);
+    part = ExpertShards(*model_).local_shard(part, *options_.processes,
+                                             kind.share && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};

@@ -48,11 +48,11 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
     const std::vector<FileVerification> files = DatasetSource(home.name()).verify();
     ASSERT_EQ(files.size(), 2U);
     EXPECT_THAT(files[0].problem, HasSubstr("4 images, expected 3"));
-    EXPECT_THAT(files[1].doubt, HasSubstr("differ from their description"));
+    EXPECT_THAT(files[1].unverified, HasSubstr("differ from their description"));
     described(4);
-    EXPECT_THAT(DatasetSource(home.name()).verify()[0].doubt,
+    EXPECT_THAT(DatasetSource(home.name()).verify()[0].unverified,
                 HasSubstr("no SHA-256 is described; its number of images is right"));
-    EXPECT_EQ(DatasetSource(home.name()).verify()[1].doubt, "");
+    EXPECT_EQ(DatasetSource(home.name()).verify()[1].unverified, "");
   });
 }
 

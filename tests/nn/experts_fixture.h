@@ -65,7 +65,7 @@ inline double mean_column_norm(const at::Tensor& w_dJ) {
 }
 
 inline double magnitude(const nn::Experts& experts, int64_t slot) {
-  return nn::neuron_magnitude(experts.matrices(slot, nn::own_values));
+  return nn::neuron_magnitude(experts.matrices(slot, nn::read_parameter));
 }
 
 /// Two experts of three, with the outputs that they had and those of the gone one missing.

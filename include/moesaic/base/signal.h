@@ -7,10 +7,10 @@ namespace moesaic {
 
 /// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is recorded and, where information is
 /// logged, said in a line on standard error, so that work can stop at a safe point and save;
-/// recorded only is a SIGPIPE of standard output or standard error, whose reader
-/// has closed them. Those that follow within a few seconds change nothing: schedulers and launchers
-/// signal a process and its group. A later one but SIGPIPE exits at once with kForcedExitCode.
-/// SIGHUP and SIGPIPE stay ignored where they were. The destructor restores the former handlers.
+/// recorded only is a SIGPIPE of standard output or standard error, whose reader has closed them.
+/// Those that follow within a few seconds change nothing: schedulers and launchers signal a process
+/// and its group. A later one but SIGPIPE exits at once with kForcedExitCode. SIGHUP and SIGPIPE
+/// stay ignored where they were. The destructor restores the former handlers.
 class StopSignal {
  public:
   /// The exit status of a process that saved nothing; no other end and no signal has it.

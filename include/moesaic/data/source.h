@@ -209,10 +209,10 @@ struct FetchResult {
 
 /// Result of comparing one file of a dataset with its description.
 struct FileVerification {
-  std::string name;        ///< Name in the description, without .gz.
-  fs::path path;           ///< Empty where the file is missing.
-  std::string problem;     ///< One line; empty where the file is right.
-  std::string doubt = {};  ///< Properties that could not be compared; empty: none.
+  std::string name;             ///< Name in the description, without .gz.
+  fs::path path;                ///< Empty where the file is missing.
+  std::string problem;          ///< One line; empty where the file is right.
+  std::string unverified = {};  ///< Properties that could not be compared; empty: none.
   /// Returns whether the file is as described.
   bool ok() const { return problem.empty(); }
 };

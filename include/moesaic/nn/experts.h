@@ -32,10 +32,10 @@ struct ExpertsOutput {
 
 /// Returns the values of a parameter: its own, or those that a file holds for a network on the meta
 /// device.
-using ParameterValues = std::function<at::Tensor(const at::Tensor& parameter)>;
+using ParameterReader = std::function<at::Tensor(const at::Tensor& parameter)>;
 
 /// Returns the parameter itself.
-at::Tensor own_values(const at::Tensor& parameter);
+at::Tensor read_parameter(const at::Tensor& parameter);
 
 /// Weights of one expert without biases: views [neurons, inputs], a row for each neuron.
 struct ExpertMatrices {
@@ -120,7 +120,7 @@ class Experts : public torch::nn::Module {
   virtual double flops_per_row() const = 0;
 
   /// Returns the weights of the expert in this slot.
-  virtual ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const = 0;
+  virtual ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const = 0;
 
   /// Rounds the weights to int8 for all later calls of forward(), which are without gradients and
   /// on one process, see quantise_experts(). Throws Error (usage) where a kind, processor or device

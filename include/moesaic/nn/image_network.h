@@ -32,9 +32,8 @@ class SingleValueError : public Error {
 };
 
 /// Computes batch normalisation of x [N, C, ...] in training by the moments of the batches of all
-/// processes in `parts`; the running
-/// statistics are updated by `momentum`. A channel with a single value has no variance and is
-/// normalised by the running statistics.
+/// processes in `parts`; the running statistics are updated by `momentum`. A channel with a single
+/// value has no variance and is normalised by the running statistics.
 at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
                            const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean,
@@ -204,6 +203,6 @@ TORCH_MODULE(WideResNet);
 
 /// Returns options of batch normalisation with epsilon 1e-3 and momentum 0.01, which Keras calls
 /// 0.99.
-torch::nn::BatchNormOptions keras_batch_norm(int64_t channels);
+torch::nn::BatchNormOptions keras_batch_norm_options(int64_t channels);
 
 }  // namespace moesaic::nn

@@ -66,7 +66,7 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
   }
   void use_int8() override;

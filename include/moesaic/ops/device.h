@@ -13,8 +13,7 @@ namespace moesaic {
 bool has_cuda_operators();
 
 /// Returns the dtypes that this processor's matrix products take without conversion, as text for
-/// messages. Throws
-/// Error (usage) where MOESAIC_CPU has another value than "generic".
+/// messages. Throws Error (usage) where MOESAIC_CPU has another value than "generic".
 std::string cpu_matmul_dtypes();
 
 /// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as

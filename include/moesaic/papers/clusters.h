@@ -55,7 +55,7 @@ class FilterExpertsImpl : public Experts {
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
   ExpertsScript script_source() const override;
@@ -86,7 +86,7 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   int64_t num_experts() const override { return static_cast<int64_t>(networks_.size()); }
   int64_t num_outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override;
   ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.

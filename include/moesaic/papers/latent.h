@@ -56,7 +56,7 @@ class ShallowExpertsImpl : public Experts {
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }
   ExpertsScript script_source() const override;

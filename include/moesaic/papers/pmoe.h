@@ -56,7 +56,7 @@ class PatchExpertsImpl : public Experts {
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(2) * (w.size(1) + a.size(2)));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
   ExpertsScript script_source() const override;
@@ -153,7 +153,7 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};
   }
   ExpertsScript script_source() const override;

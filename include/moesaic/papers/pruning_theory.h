@@ -35,7 +35,7 @@ class PatternExpertsImpl : public Experts {
   int64_t num_outputs() const override { return 1; }
   /// Returns the FLOPs of products of a neuron with a token of d numbers.
   double flops_per_row() const override { return 2.0 * static_cast<double>(w.size(1) * w.size(2)); }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
 

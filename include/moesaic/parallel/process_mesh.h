@@ -72,12 +72,12 @@ class ProcessMesh {
   void barrier() const;
   /// Returns the texts of all processes by rank, beside collectives of another thread. Throws
   /// PeerFailure where another process says that it ends, and Error (failure), which names it,
-  /// where one that is waited for neither comes nor makes progress() for `timeout`. One thread of
-  /// each process calls it, as often as the others.
+  /// where one that is waited for neither comes nor calls report_progress() within `timeout`. One
+  /// thread of each process calls it, as often as the others.
   std::vector<std::string> all_gather_text(const std::string& text,
                                            std::chrono::seconds timeout) const;
   /// Signals to processes that wait in all_gather_text() that this one makes progress.
-  void progress() const noexcept;
+  void report_progress() const noexcept;
   /// Returns the value of process 0.
   double broadcast_from_rank_zero(double value) const;
   /// Returns the largest of the values of all processes.

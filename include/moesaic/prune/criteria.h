@@ -78,8 +78,8 @@ struct ScoreInput {
   const LayerStatistics* statistics =
       nullptr;  ///< Statistics of `finetuned` on calibration images.
   uint64_t seed = 0;
-  nn::ParameterValues finetuned_values = nn::own_values;
-  nn::ParameterValues pretrained_values = nn::own_values;
+  nn::ParameterReader finetuned_values = nn::read_parameter;
+  nn::ParameterReader pretrained_values = nn::read_parameter;
 };
 
 /// A criterion that ranks experts.

@@ -414,7 +414,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     images = verify_images(*images_of(spec, info_from_spec(spec, split), folder, std::move(sound)));
   }
   for (FileVerification& image : images) {
-    if (differs) image.doubt = "its shards differ from their description";
+    if (differs) image.unverified = "its shards differ from their description";
     results.push_back(std::move(image));
   }
   return results;

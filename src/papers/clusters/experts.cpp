@@ -105,7 +105,7 @@ void ImageExpertsImpl::gather(const ProcessGroup& group) {
   set_networks(std::exchange(all_, {}));
 }
 
-ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
+ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterReader& values) const {
   ExpertMatrices matrices;
   for (const at::Tensor& parameter : network(slot)->parameters()) {
     if (parameter.dim() < 2) continue;  // A bias, or the scale of a normalisation.

@@ -242,7 +242,8 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(
     const torch::NoGradGuard no_grad;
     moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
   }
-  norm = register_module("norm", nn::BatchNorm1d(nn::keras_batch_norm(trunk->maps().channels)));
+  norm = register_module("norm",
+                         nn::BatchNorm1d(nn::keras_batch_norm_options(trunk->maps().channels)));
   make_head(config_.num_classes, generator);
 }
 

@@ -67,7 +67,7 @@ std::vector<std::string> keys_of(const Value& model, const std::string& setting)
 
 std::string SettingLocations::find_in_model(const std::string& setting,
                                             const std::string& otherwise) const {
-  const std::string in_phase = of({otherwise});
+  const std::string in_phase = find({otherwise});
   if (!model_.is_object() || setting.empty()) return in_phase;
   return preferred({location_of(model_, keys_of(model_, setting)), in_phase});
 }

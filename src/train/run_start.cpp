@@ -306,7 +306,7 @@ void Trainer::check_processes(const Model& shape) {
 void Trainer::restore() {
   // Of one that ends a phase the optimizer's tensors are left out, since no later phase takes them.
   Checkpoint loaded = load_newest_step(folder_->root() / "checkpoints", [](const fs::path& step) {
-    return LoadOptions{.optimizer = !ends_phase(step)};
+    return LoadOptions{.load_optimizer = !ends_phase(step)};
   });
   const std::string from = loaded.folder.string();
   state_ = read_state(loaded.state, loaded.folder);

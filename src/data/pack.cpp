@@ -240,7 +240,7 @@ class SplitPacking {
     return true;
   }
 
-  void exclude_time(const ImageError& error) {
+  void leave_out(const ImageError& error) {
     const std::lock_guard lock(mutex_);
     if (!error.is_logged()) log_warning("{}; left out", error.what());
     if (++skipped_ <= max_damaged(data_.size()) && skipped_ < data_.size()) return;

@@ -70,7 +70,7 @@ std::vector<uint8_t> UnpackedReader::read_up_to(uint64_t limit) {
 }
 
 uint64_t UnpackedReader::max_unpacked_size() const noexcept {
-  if (!compressed()) return file_size();
+  if (!is_compressed()) return file_size();
   return checked_mul(file_size(), kMaxGain).value_or(UINT64_MAX);
 }
 

@@ -17,9 +17,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
@@ -140,7 +140,7 @@ Latency measure_together(Model& model, const LatencyOptions& options,
   processes->barrier();
   Latency found = measure_latency(model, options);
   const std::string own =
-      Json{found.images_per_second, found.median_ms, found.p95_ms, found.bytes, found.passes}
+      Json{found.images_per_second, found.median_ms, found.p95_ms, found.bytes, found.num_passes}
           .dump();
   found = {.batch_size = found.batch_size};
   processes->barrier();
@@ -150,7 +150,7 @@ Latency measure_together(Model& model, const LatencyOptions& options,
     found.median_ms = std::max(found.median_ms, of_one[1].get<double>());
     found.p95_ms = std::max(found.p95_ms, of_one[2].get<double>());
     found.bytes += of_one[3].get<double>();
-    found.passes += of_one[4].get<int64_t>();
+    found.num_passes += of_one[4].get<int64_t>();
   }
   return found;
 }
@@ -161,7 +161,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   const bool is_rank_zero = processes == nullptr || processes->is_rank_zero();
   const int64_t count = processes == nullptr ? 1 : processes->size();
   Checkpoint checkpoint = load_newest_checkpoint(
-      options.name, {.optimizer = false, .trust = options.trust, .program = true});
+      options.name, {.load_optimizer = false, .trust = options.trust, .accept_program = true});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
@@ -171,7 +171,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   model->to(at::Device(options.device));
   const std::string precision = use_precision(*model, options.precision);
   Footprint size = footprint(*model);
-  const bool program = is_program(checkpoint.folder);
+  const bool program = is_exported_program(checkpoint.folder);
   if (program) size.bytes = static_cast<int64_t>(fs::file_size(checkpoint.folder));
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
   std::ostream none(nullptr);
@@ -199,7 +199,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
                     {"median_ms", found.median_ms},
                     {"p95_ms", found.p95_ms},
                     {"bytes", found.bytes},
-                    {"passes", found.passes}});
+                    {"passes", found.num_passes}});
   }
   if (!is_rank_zero) return;
   if (!options.file.empty()) write_figures(options, chip, rows, count);

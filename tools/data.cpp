@@ -58,9 +58,9 @@ void fetch_data(const std::string& name) {
 
 void verify_data(const std::string& name, int& exit_code) {
   for (const auto& file : DatasetSource(name).verify()) {
-    const std::string status = !file.ok()           ? file.problem
-                               : file.doubt.empty() ? "ok"
-                                                    : "unverified: " + file.doubt;
+    const std::string status = !file.ok()                ? file.problem
+                               : file.unverified.empty() ? "ok"
+                                                         : "unverified: " + file.unverified;
     std::cout << fmt::format("{:<28} {}\n", escaped(file.name), escaped(status));
     if (!file.ok()) exit_code = 1;
   }
@@ -75,7 +75,7 @@ struct PackArguments {
 std::string default_folder(const std::string& name) {
   std::string stem = name_without_folders(name);
   if (stem.ends_with(".json")) stem.resize(stem.size() - 5);
-  return plain_name(stem + "-shards");
+  return portable_name(stem + "-shards");
 }
 
 void pack_data(const PackArguments& arguments, int& exit_code) {

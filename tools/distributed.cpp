@@ -53,7 +53,7 @@ struct Ending {
 std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& config,
                                                      const std::string& device) {
   const Launch launch = read_launch(process_environment());
-  share_cached_memory(launch.local_world_size);
+  limit_cached_memory(launch.local_world_size);
   if (!launch.is_single_process()) return ProcessMesh::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(

@@ -103,7 +103,7 @@ void doctor(bool all, int& exit_code) {
   report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,
                                       at::get_cpu_capability()));
   report.note("processor", bench::processor());
-  report.note("matmul", cpu_products());
+  report.note("matmul", cpu_matmul_dtypes());
   report.note("threads", fmt::format("{}", at::get_num_threads()));
   report.note("CUDA", fmt::format("{}, {}", has_cuda_operators() ? "compiled" : "not compiled",
                                   torch::cuda::is_available() ? "GPU found" : "no GPU found"));

@@ -31,7 +31,7 @@ namespace {
 struct EvalArguments {
   std::vector<std::string> checkpoints;
   EvaluateCheckpointOptions options;
-  std::string classes_of = "checkpoint";
+  std::string class_name_source = "checkpoint";
   bool json = false;
   std::string tsne;
   EvaluationPointsOptions points;
@@ -57,7 +57,7 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const 
   }
   options.evaluate.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
-    return !stop.requested();
+    return !stop.is_requested();
   };
   return evaluate_checkpoint(options);
 }
@@ -70,7 +70,7 @@ int draw_points(const EvalArguments& arguments, const EvaluationPoints& points,
     return draw_tsne(points, arguments.points.boundary, arguments.tsne,
                      [&](int64_t done, int64_t total) {
                        bar.show(done, total);
-                       return !stop.requested();
+                       return !stop.is_requested();
                      });
   }();
   if (!drawn) {
@@ -169,7 +169,7 @@ void check_arguments(const EvalArguments& arguments) {
   if (!labels.empty()) check_input_file(labels);
   if (inner.empty()) return;
   for (const std::string& checkpoint : arguments.checkpoints) {
-    if (!is_program(checkpoint)) continue;
+    if (!is_exported_program(checkpoint)) continue;
     fail_usage("eval: {}: a program (.pt2) gives logits alone; give the run", inner);
   }
   require_single_process("eval " + inner);
@@ -182,7 +182,7 @@ int run_eval(const EvalArguments& arguments) {
   RoutedImageCollector routed(arguments.images);
   std::optional<FeatureFile> features;
   EvaluateCheckpointOptions options = arguments.options;
-  if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
+  if (arguments.class_name_source == "data") options.class_name_source = ClassNameSource::data;
   options.files = arguments.files();
   options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
     if (batch.first == 0) {
@@ -301,7 +301,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(known_dataset())
       ->type_name("NAME");
   verb->add_option(
-          "--classes-of", arguments->classes_of,
+          "--classes-of", arguments->class_name_source,
           "names of the network's outputs; checkpoint: its own, to which the data's classes "
           "are matched by name, or else by output number; data: the data's classes in order")
       ->type_name("checkpoint|data")

@@ -82,8 +82,8 @@ void export_model(const ExportArguments& arguments) {
                formats_with(&ExportFormat::has_preprocessing));
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
-  Checkpoint checkpoint =
-      load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
+  Checkpoint checkpoint = load_newest_checkpoint(
+      arguments.checkpoint, {.load_optimizer = false, .trust = arguments.trust});
   check_outside_trained_images(arguments.options.out, checkpoint.config);
   const std::shared_ptr<Model> model =
       arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
@@ -93,7 +93,7 @@ void export_model(const ExportArguments& arguments) {
   if (format.max_shards > 0) stop.emplace();
   ExportOptions options = arguments.options;
   options.poll = [&] {
-    if (stop && stop->requested()) throw Stopped{stop->number()};
+    if (stop && stop->is_requested()) throw Stopped{stop->number()};
   };
   ExportInfo info = export_info(checkpoint, *model);
   if (arguments.with_preprocessing) info = with_preprocessing(std::move(info));
@@ -118,7 +118,8 @@ void add_export(CLI::App& app, int& exit_code) {
       ->required()
       ->type_name("NAME");
   add_text(*verb, "--out", options.out, "FILE",
-           "output path; " + listed_formats(&ExportFormat::out))
+           "output path; " +
+               listed_formats(&ExportFormat::out_help))
       ->required();
   verb->add_option("--shards", options.num_shards,
                    fmt::format("number of data files, for the format {} (1)",

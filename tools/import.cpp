@@ -7,10 +7,10 @@
 #include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/import/vit/import.h"
 #include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/config.h"
@@ -104,7 +104,7 @@ void import_checkpoint(ImportArguments arguments) {
   const StopSignal stop;
   Progress bar({.label = "import", .unit = "MB"});
   arguments.options.progress = [&](uint64_t done, uint64_t total) {
-    if (stop.requested()) throw Stopped{stop.number()};
+    if (stop.is_requested()) throw Stopped{stop.number()};
     if (total < kLarge) return;
     bar.show(static_cast<int64_t>(done / kMegabyte), static_cast<int64_t>(total / kMegabyte));
     if (done == total) bar.finish();

@@ -10,11 +10,11 @@
 #include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/terminal.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
@@ -31,7 +31,7 @@ struct PredictArguments {
   std::vector<std::string> images;
   std::string device = "cpu", precision = "float32";
   std::optional<int64_t> batch_size;
-  int64_t top = PredictImagesOptions().top;
+  int64_t top = PredictImagesOptions().top_k;
   bool routing = false, json = false, csv = false, trust = false;
 };
 
@@ -45,8 +45,9 @@ struct Predictor {
 
 Predictor load_predictor(const PredictArguments& arguments) {
   Checkpoint checkpoint = load_newest_checkpoint(
-      arguments.checkpoint, {.optimizer = false, .trust = arguments.trust, .program = true});
-  if (arguments.routing && is_program(checkpoint.folder)) {
+      arguments.checkpoint,
+      {.load_optimizer = false, .trust = arguments.trust, .accept_program = true});
+  if (arguments.routing && is_exported_program(checkpoint.folder)) {
     fail_usage("predict: --routing: a program (.pt2) gives logits alone; give the run");
   }
   Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
@@ -155,7 +156,7 @@ int predict_files(const PredictArguments& arguments) {
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
   PredictImagesOptions options{
-      .top = arguments.top, .routing = arguments.routing, .loss = predictor.loss};
+      .top_k = arguments.top, .with_routing = arguments.routing, .loss = predictor.loss};
   options.batch_size = arguments.batch_size.value_or(options.batch_size);
   const StopSignal stop;
   const auto total = static_cast<int64_t>(files.size());
@@ -172,7 +173,7 @@ int predict_files(const PredictArguments& arguments) {
                    printer.add(prediction);
                    if (bar) bar->advance(1);
                    ++done;
-                   return !stop.requested();
+                   return !stop.is_requested();
                  });
   if (done < total) {
     log_info("stopped after {} of {} files", done, total);

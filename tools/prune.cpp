@@ -66,11 +66,11 @@ CalibrationSource calibration_source(const PruneArguments& arguments, const Chec
   return source;
 }
 
-ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
-                             Model& model, const StopSignal& stop) {
+ExpertStatistics calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
+                                    Model& model, const StopSignal& stop) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
-  adapt_data(data, checkpoint, model, ClassesOf::data);  // Calibration looks at no label.
+  adapt_data(data, checkpoint, model, ClassNameSource::data);  // Calibration looks at no label.
   CalibrationSource source;
   if (!arguments.calibration.empty() || !arguments.save_calibration.empty()) {
     source = calibration_source(arguments, checkpoint, data);
@@ -80,14 +80,14 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
   }
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate", .unit = examples_of(data)});
-  ExpertUse use = calibrate(model, data.dataset,
-                            {.num_images = arguments.images,
-                             .batch_size = trained_batch_size(checkpoint),
-                             .seed = arguments.options.prune.seed,
-                             .progress = [&](int64_t done, int64_t total) {
-                               if (stop.requested()) throw Stopped{stop.number()};
-                               bar.show(done, total);
-                             }});
+  ExpertStatistics use = calibrate(model, data.dataset,
+                                   {.num_images = arguments.images,
+                                    .batch_size = trained_batch_size(checkpoint),
+                                    .seed = arguments.options.prune.seed,
+                                    .progress = [&](int64_t done, int64_t total) {
+                                      if (stop.is_requested()) throw Stopped{stop.number()};
+                                      bar.show(done, total);
+                                    }});
   if (!arguments.save_calibration.empty()) {
     save_calibration(arguments.save_calibration, use, source);
     log_written(arguments.save_calibration);
@@ -187,7 +187,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
     Progress bar({.label = "search", .unit = "networks"});
     search.progress = [&](int64_t done, int64_t at_most) {
       bar.show(done, at_most);
-      if (stop.requested()) throw Stopped{stop.number()};
+      if (stop.is_requested()) throw Stopped{stop.number()};
     };
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
@@ -229,7 +229,7 @@ void prune(const PruneArguments& arguments, const CLI::App& verb) {
   };
   if (arguments.max_drop) {
     if (!options.dry_run) check_new_folder(options.out, "prune");
-    options.found = search_plan(arguments, options, *stop);
+    options.searched_plan = search_plan(arguments, options, *stop);
   }
   const PruneCheckpointResult result = prune_checkpoint(options);
   (arguments.json ? std::cerr : std::cout) << escaped(describe(result), "\n");

@@ -8,9 +8,9 @@
 
 #include "command_line.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic::tools {
 namespace {
@@ -70,7 +70,7 @@ void check_recipe(const fs::path& path) {
   const Names known = recipe_paths();
   Names stems, meant;
   for (const std::string& recipe : known) stems.push_back(fs::path(recipe).stem().string());
-  std::string hint = nearest_sibling(path, Sibling::path, [](const fs::path& sibling) {
+  std::string hint = nearest_sibling(path, PathForm::path, [](const fs::path& sibling) {
     return sibling.extension() == ".json" && fs::is_regular_file(sibling);
   });
   const std::string stem = path.stem().string();

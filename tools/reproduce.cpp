@@ -37,7 +37,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   options.stop = &stop;
   const bool is_rank_zero = !options.processes || options.processes->is_rank_zero();
-  options.progress = is_rank_zero;
+  options.show_progress = is_rank_zero;
   Reproduction done;
   run_distributed("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {

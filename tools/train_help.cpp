@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
@@ -40,7 +40,7 @@ std::string model_help(const std::string& path) {
     if (!family.is_listed) continue;
     std::string text;
     try {
-      text = help_text(rows_about(family.help(), path));
+      text = help_text(help_rows_at(family.help(), path));
     } catch (const Error&) {
       continue;
     }
@@ -197,7 +197,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
   const Names phases = phase_names(recipe);
   const Choices choices = choices_of_runs();
   std::vector<std::string> found, others;
-  for (const config_detail::HelpRow& row : rows_called(rows, name)) {
+  for (const config_detail::HelpRow& row : help_rows_matching(rows, name)) {
     const bool of_phase = row.key.starts_with("phases.N.");
     if (row.key.find(".N.", of_phase ? 7 : 0) != std::string::npos) continue;
     std::string key = row.key;
@@ -238,7 +238,7 @@ std::string settings_help(const std::vector<std::string>& words) {
   if (words.front().starts_with("model.") && !of_networks.empty()) return of_networks;
   std::string text;
   try {
-    text = help_by_default(rows_about(help_rows<RunConfig>(), words.front()), choices,
+    text = help_by_default(help_rows_at(help_rows<RunConfig>(), words.front()), choices,
                            "moesaic train");
   } catch (const Error& error) {
     if (of_networks.empty()) fail_usage("train --help: {}", error.what());
@@ -261,7 +261,7 @@ std::string description_help(const std::vector<std::string>& words) {
                fmt::join(words, " "));
   }
   try {
-    return help_by_default(words.size() == 1 ? rows : rows_about(rows, words[1]), choices,
+    return help_by_default(words.size() == 1 ? rows : help_rows_at(rows, words[1]), choices,
                            "moesaic data");
   } catch (const Error& error) {
     fail_usage("data --help describe: {}", error.what());
@@ -285,7 +285,7 @@ std::vector<SettingsGroup> all_settings() {
   }
   add("description", help_rows<DatasetSpec>(), choices_of_descriptions());
   add("experiment runs", help_rows<RunsConfig>(), {});
-  add("experiment image_grid", help_rows<SamplesConfig>(), {});
+  add("experiment image_grid", help_rows<ImageGridConfig>(), {});
   return groups;
 }
 

@@ -18,9 +18,9 @@ std::string common_settings_help();
 /// Throws Error (usage) for other words.
 std::string settings_help(const std::vector<std::string>& words);
 
-/// Returns the paths of a recipe's settings that rows_called() finds for `name`, at most three, as
-/// "phases.train.optimizer.lr or ..."; those of known phases where `name` is a setting of one that
-/// the recipe lacks; "" where there are none, or `name` is a path already.
+/// Returns the paths of a recipe's settings that help_rows_matching() finds for `name`, at most
+/// three, as "phases.train.optimizer.lr or ..."; those of known phases where `name` is a setting of
+/// one that the recipe lacks; "" where there are none, or `name` is a path already.
 std::string settings_called(const std::string& name, const Document& recipe);
 
 /// Returns help on descriptions of data: {"describe"}, all keys; {"describe", "KEY"}, one of them;

@@ -225,11 +225,11 @@ fs::path without_staging(const fs::path& path) {
   return result;
 }
 
-AtomicFile::AtomicFile(const fs::path& final_place)
-    : final_place_(replaceable(final_place)),
-      staging_(unique_sibling(final_place_)),
+AtomicFile::AtomicFile(const fs::path& final_path)
+    : final_path_(replaceable(final_path)),
+      staging_(unique_sibling(final_path_)),
       fd_(try_open(staging_, O_WRONLY | O_CREAT | O_EXCL)) {
-  if (!fd_) fail_errno(final_place, "cannot create");
+  if (!fd_) fail_errno(final_path, "cannot create");
   hold(fd_);
 }
 
@@ -238,25 +238,25 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  if (!fd_) fail_usage("{}: written to after commit", final_place_.string());
-  write_all(fd_.get(), bytes, final_place_);
+  if (!fd_) fail_usage("{}: written to after commit", final_path_.string());
+  write_all(fd_.get(), bytes, final_path_);
 }
 
 void AtomicFile::sync() {
-  if (!fd_) fail_usage("{}: committed twice", final_place_.string());
-  sync_fd(fd_.get(), final_place_);
+  if (!fd_) fail_usage("{}: committed twice", final_path_.string());
+  sync_fd(fd_.get(), final_path_);
 }
 
 void AtomicFile::commit() {
   sync();
-  rename_or_fail(staging_, final_place_);
+  rename_or_fail(staging_, final_path_);
   fd_.reset();
-  const fs::path folder = final_place_.parent_path();
+  const fs::path folder = final_path_.parent_path();
   sync_path(folder.empty() ? "." : folder);
 }
 
 void AtomicFile::rollback() noexcept {
-  if (!fd_) ::unlink(final_place_.c_str());
+  if (!fd_) ::unlink(final_path_.c_str());
 }
 
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
@@ -326,14 +326,14 @@ void create_folders(const fs::path& folder, std::error_code& error) {
   }
 }
 
-StagedDirectory::StagedDirectory(fs::path final_place)
-    : final_place_(without_trailing_slash(std::move(final_place))) {
+StagedDirectory::StagedDirectory(fs::path final_path)
+    : final_path_(without_trailing_slash(std::move(final_path))) {
   std::error_code error;
-  create_folders(final_place_.parent_path(), error);
-  check(error, final_place_, "cannot create its folder");
-  staging_ = unique_sibling(final_place_);
+  create_folders(final_path_.parent_path(), error);
+  check(error, final_path_, "cannot create its folder");
+  staging_ = unique_sibling(final_path_);
   fs::create_directory(staging_, error);
-  check(error, final_place_, "cannot create");
+  check(error, final_path_, "cannot create");
   held_ = lock_folder(staging_);
 }
 
@@ -343,21 +343,21 @@ StagedDirectory::~StagedDirectory() {
 }
 
 void StagedDirectory::commit() {
-  if (committed_) fail_usage("{}: committed twice", final_place_.string());
+  if (committed_) fail_usage("{}: committed twice", final_path_.string());
   sync_path(staging_);
-  const fs::path parent = final_place_.has_parent_path() ? final_place_.parent_path() : ".";
+  const fs::path parent = final_path_.has_parent_path() ? final_path_.parent_path() : ".";
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(final_place_, error))) {
-    rename_or_fail(staging_, final_place_);
+  if (!fs::exists(fs::symlink_status(final_path_, error))) {
+    rename_or_fail(staging_, final_path_);
     committed_ = true;
     sync_path(parent);
     return;
   }
-  if (!fs::is_directory(final_place_, error)) {
-    fail("{}: cannot replace: it already exists and is not a folder", final_place_.string());
+  if (!fs::is_directory(final_path_, error)) {
+    fail("{}: cannot replace: it already exists and is not a folder", final_path_.string());
   }
-  const UniqueFd held = lock_folder(final_place_);  // It gets the name of a leftover.
-  const fs::path old = replace_folder(staging_, final_place_);
+  const UniqueFd held = lock_folder(final_path_);  // It gets the name of a leftover.
+  const fs::path old = replace_folder(staging_, final_path_);
   committed_ = true;
   sync_path(parent);
   // The new directory is in place; a remainder of the old one is not worth failing for.
@@ -365,8 +365,8 @@ void StagedDirectory::commit() {
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
 }
 
-BulkFile::BulkFile(const fs::path& final_place, std::function<void()> progress)
-    : file_(final_place),
+BulkFile::BulkFile(const fs::path& final_path, std::function<void()> progress)
+    : file_(final_path),
       buffer_(aligned_memory(), &std::free),
       direct_(set_direct(file_.fd(), true)),
       progress_(std::move(progress)) {}

@@ -38,7 +38,7 @@ std::optional<std::string> holder(int fd) {
 
 }  // namespace
 
-UniqueFd open_own(const fs::path& path, int flags) {
+UniqueFd open_without_links(const fs::path& path, int flags) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISLNK(found.st_mode)) {
     if (!S_ISREG(found.st_mode)) fail("{}: not a regular file; remove it", path.string());

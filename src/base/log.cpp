@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/terminal.h"
 #include "moesaic/base/text.h"
 

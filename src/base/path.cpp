@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -81,7 +81,7 @@ bool path_exists(const fs::path& path) {
   return fs::exists(look_up(path, true));
 }
 
-std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(const fs::path&)) {
+std::string nearest_sibling(const fs::path& path, PathForm as, bool (*takes)(const fs::path&)) {
   if (const std::string problem = notation_problem(path); !problem.empty()) return "; " + problem;
   // From the front, since a path of a file may have thousands of parts: the first that is missing.
   fs::path named, parent;
@@ -107,7 +107,7 @@ std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(cons
     std::erase(names, *near);
     near = nearest(named.filename().string(), names);
   }
-  const bool by_name = as == Sibling::name && !is_inner;
+  const bool by_name = as == PathForm::name && !is_inner;
   const std::string hint =
       near ? fmt::format("; did you mean '{}'?",
                          by_name ? *near : (named.parent_path() / *near).string())
@@ -177,11 +177,11 @@ std::string file_name_problem(std::string_view key, std::string_view name) {
                      kMaxNameBytes, printable(name));
 }
 
-bool is_plain_name(std::string_view name) {
+bool is_portable_name(std::string_view name) {
   return is_file_name(name) && std::all_of(name.begin(), name.end(), is_plain);
 }
 
-std::string plain_name(std::string name) {
+std::string portable_name(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !is_plain(static_cast<unsigned char>(c)); },
       '-');

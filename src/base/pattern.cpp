@@ -62,24 +62,24 @@ bool Pattern::found_in(std::string_view text) const {
   return re2::RE2::PartialMatch(re2::StringPiece(text.data(), text.size()), *expression_);
 }
 
-Matched Pattern::find(std::string_view text, std::size_t begin) const {
+MatchGroups Pattern::find(std::string_view text, std::size_t begin) const {
   std::vector<re2::StringPiece> found(num_groups() + 1);
   const bool any =
       begin <= text.size() &&
       expression_->Match(re2::StringPiece(text.data(), text.size()), begin, text.size(),
                          re2::RE2::UNANCHORED, found.data(), static_cast<int>(found.size()));
-  Matched parts;
+  MatchGroups parts;
   if (!any) return parts;
   for (const re2::StringPiece& part : found) parts.emplace_back(part.data(), part.size());
   return parts;
 }
 
-std::string substitute_groups(const std::string& replacement, const Matched& groups,
+std::string substitute_groups(const std::string& replacement, const MatchGroups& groups,
                               const std::string& where) {
   static const Pattern kGroup(R"(\\(?:g<(\d{1,2})>|(\d{1,2})|(\\)|.?))");
   std::string text;
   size_t end = 0;
-  for (Matched found; !(found = kGroup.find(replacement, end)).empty();) {
+  for (MatchGroups found; !(found = kGroup.find(replacement, end)).empty();) {
     const auto begin = static_cast<size_t>(found[0].data() - replacement.data());
     text += replacement.substr(end, begin - end);
     end = begin + found[0].size();
@@ -106,7 +106,7 @@ std::string renamed(const Pattern& pattern, const std::string& replacement,
                     const std::string& name) {
   std::string text;
   size_t end = 0, next = 0;
-  for (Matched found; !(found = pattern.find(name, next)).empty();) {
+  for (MatchGroups found; !(found = pattern.find(name, next)).empty();) {
     const auto place = static_cast<size_t>(found[0].data() - name.data());
     text += name.substr(end, place - end) + substitute_groups(replacement, found, "rules");
     end = place + found[0].size();

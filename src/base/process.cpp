@@ -115,14 +115,14 @@ double of_shell() {
 
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment, const fs::path& folder,
-                   std::string* said) {
+                   std::string* output) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   const UniqueFd given = nameless_file(argv[0], input);
-  const UniqueFd kept = said == nullptr ? UniqueFd() : nameless_file(argv[0], "");
+  const UniqueFd kept = output == nullptr ? UniqueFd() : nameless_file(argv[0], "");
   const pid_t child = spawn(argv, environment_with(environment), folder, given.get(),
-                            said == nullptr ? STDERR_FILENO : kept.get());
+                            output == nullptr ? STDERR_FILENO : kept.get());
   const int status = wait_for(child, argv[0]);
-  if (said != nullptr) *said = read_text(fmt::format("/proc/self/fd/{}", kept.get()));
+  if (output != nullptr) *output = read_text(fmt::format("/proc/self/fd/{}", kept.get()));
   return status;
 }
 

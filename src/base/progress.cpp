@@ -72,7 +72,7 @@ void Progress::begin() {
 
 Progress::~Progress() {
   if (!drawn_ || finished_) return;
-  print(options_.summary ? "\n" : "\r\x1b[K");
+  print(options_.has_summary ? "\n" : "\r\x1b[K");
 }
 
 // Ignores errors, since a closed terminal must not stop the work.
@@ -89,7 +89,7 @@ void Progress::show(int64_t done, int64_t total) {
   advance(done - done_);
 }
 
-void Progress::leave_out(double seconds) {
+void Progress::exclude_time(double seconds) {
   started_ += seconds;
   for (Sample& sample : samples_) sample.time += seconds;
 }
@@ -110,7 +110,7 @@ void Progress::advance(int64_t items, std::string_view note) {
 }
 
 void Progress::finish() {
-  if (finished_ || !options_.summary) return;
+  if (finished_ || !options_.has_summary) return;
   finished_ = true;
   const double seconds = options_.clock() - started_;
   const int64_t items = done_ - options_.start;

@@ -66,28 +66,29 @@ extern "C" void remember(int number) {
   } else if (now - before >= again_within) {
     constexpr std::string_view kText = "error: another signal ended the program before saving\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
-    ::_exit(StopSignal::kEndedAtOnce);
+    ::_exit(StopSignal::kForcedExitCode);
   }
 }
 
 /// Returns what to say at the first signal. Of several processes, and where only warnings are
 /// wanted, this one may be silent.
-std::string first_notice(std::chrono::seconds again) {
+std::string first_notice(std::chrono::seconds repeat_window) {
   if (log_threshold() > LogLevel::info) return "";
-  return fmt::format(
-      "{}stopping; a second signal{} ends the program at once, without saving\n",
-      is_terminal(stderr) ? "\r\x1b[K" : "",  // Clears a progress line.
-      again.count() == 0 ? "" : fmt::format(", {} seconds from now or later,", again.count()));
+  return fmt::format("{}stopping; a second signal{} ends the program at once, without saving\n",
+                     is_terminal(stderr) ? "\r\x1b[K" : "",  // Clears a progress line.
+                     repeat_window.count() == 0
+                         ? ""
+                         : fmt::format(", {} seconds from now or later,", repeat_window.count()));
 }
 
 }  // namespace
 
-StopSignal::StopSignal(std::chrono::seconds again) {
+StopSignal::StopSignal(std::chrono::seconds repeat_window) {
   if (active.exchange(true)) fail_usage("StopSignal: another one is alive");
-  notice = first_notice(again);
+  notice = first_notice(repeat_window);
   received = 0;
   first = 0;
-  again_within = std::chrono::nanoseconds(again).count();
+  again_within = std::chrono::nanoseconds(repeat_window).count();
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;

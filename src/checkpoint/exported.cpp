@@ -87,7 +87,7 @@ Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
   const auto text = texts.find(name);
   if (text == texts.end()) return {};
   const Value value = parse_stored(text->second, part_of_export(from, name), kMaxListBytes);
-  with_stored_errors([&] {
+  with_errors_as_failures([&] {
     name == "labels" ? void(value.items(name)) : void(value.members(name));
     if (name == "preprocess") value.at("input_size");
   });
@@ -168,7 +168,7 @@ void check_program(const fs::path& file, const LoadOptions& options) {
         "'moesaic export'",
         file.string());
   }
-  if (!options.program) {
+  if (!options.accept_program) {
     fail_usage(
         "{}: a program (.pt2), which only eval, predict and bench can use; give the run, or an "
         "export to safetensors",
@@ -184,7 +184,7 @@ bool is_torchscript(const fs::path& file) {
 }
 
 bool is_pickled(const fs::path& file) {
-  return is_torchscript(file) && !is_in_zip(file, safetensors::kInArchive);
+  return is_torchscript(file) && !is_in_zip(file, safetensors::kArchiveMember);
 }
 
 bool is_export(const fs::path& path) {
@@ -198,7 +198,7 @@ bool is_export(const fs::path& path) {
 }
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
-  if (is_program(path)) {
+  if (is_exported_program(path)) {
     check_program(path, options);
     return load_archive(path, /*tensors=*/false);
   }
@@ -209,7 +209,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
           "--trust does not help; give a file of 'moesaic export', a run or a checkpoint",
           path.string());
     }
-    if (options.trust) return load_archive(path, options.model);
+    if (options.trust) return load_archive(path, options.load_model);
     fail_usage(
         "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; if you trust "
         "its author, give --trust, or convert it: moesaic export {0} --trust "
@@ -230,7 +230,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   }
   checkpoint.config = config_of(texts, path);
   checkpoint.state = Json::object();
-  if (options.model) checkpoint.model = read_weights(weights, options.mmap);
+  if (options.load_model) checkpoint.model = read_weights(weights, options.mmap);
   return checkpoint;
 }
 

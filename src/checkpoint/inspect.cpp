@@ -171,7 +171,8 @@ struct Side {
 
 Side read_side(const fs::path& path, bool trust) {
   if (const auto* foreign = find_foreign(path)) return {.path = path, .foreign = foreign};
-  std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false, .trust = trust});
+  std::optional<Checkpoint> checkpoint =
+      checkpoint_at(path, {.load_optimizer = false, .trust = trust});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
   Json model = checkpoint->config.value("model", Json::object());
   // Older ones lack later settings and name some otherwise.
@@ -198,7 +199,7 @@ Json config_difference(const Side& first, const Side& second) {
   if (first.model.empty() || second.model.empty()) return list;
   // An item that is inserted into a list would make all later ones differ.
   for (Difference& one :
-       differences(first.model, second.model, {.separator = '/', .lists_whole = true})) {
+       differences(first.model, second.model, {.separator = '/', .compares_whole_lists = true})) {
     list.push_back({{"key", "/" + one.path}, {"first", one.before}, {"second", one.after}});
   }
   mark_kept_experts(first.model, first.path, list);
@@ -221,7 +222,7 @@ Json inspect(const fs::path& path, bool trust) {
   if (const auto* foreign = find_foreign(path)) return foreign->inspect(path);
   const bool pickled = is_pickled(path);
   const auto checkpoint =
-      checkpoint_at(path, {.model = pickled, .optimizer = false, .trust = trust});
+      checkpoint_at(path, {.load_model = pickled, .load_optimizer = false, .trust = trust});
   Json out;
   out["path"] = (checkpoint ? checkpoint->folder : path).string();
   const bool folder = fs::is_directory(path);

@@ -60,7 +60,7 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
     if (!manifest.files.contains(name)) fail("{}: '{}' is not listed", path.string(), name);
   }
   for (const auto& [name, entry] : manifest.files) {
-    if (is_plain_name(name) && name != kManifestFile) continue;
+    if (is_portable_name(name) && name != kManifestFile) continue;
     fail("{}: '{}' is not a file name", path.string(), name);
   }
   check_tensors(manifest, folder, kModelFile, true);
@@ -99,7 +99,7 @@ Manifest read_manifest(const fs::path& folder) {
         fmt::format("{}: {} is missing: not a checkpoint, or an incomplete one", folder.string(),
                     kManifestFile));
   }
-  return with_stored_errors([&] {
+  return with_errors_as_failures([&] {
     const Value root = read_stored(path);
     check_version(root);
     Manifest manifest = parse<Manifest>(root);
@@ -179,7 +179,7 @@ std::string text_of(const WrittenShard& part) {
 }
 
 WrittenShard parse_written_shard(const std::string& text) {
-  return with_stored_errors(
+  return with_errors_as_failures(
       [&] { return parse<WrittenShard>(parse_stored(text, "a part of a checkpoint")); });
 }
 

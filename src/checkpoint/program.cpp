@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "manifest.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
@@ -100,7 +100,7 @@ class ProgramModel : public Model {
 
  private:
   fs::path file_;
-  Program program_;
+  ExportedProgram program_;
   std::shared_ptr<Model> shape_;
   InputSpec input_;
 };
@@ -123,7 +123,7 @@ void check_content(const fs::path& file) {
   using nlohmann::json;
   const MappedFile mapped(file);
   const auto content = [&](const std::string& name) {
-    return stored_in_zip(mapped.bytes(), name, file.string());
+    return find_in_zip(mapped.bytes(), name, file.string());
   };
   const auto document = [&](const std::string& name) {
     const auto bytes = content(name);
@@ -150,17 +150,17 @@ void check_content(const fs::path& file) {
 
 }  // namespace
 
-struct Program::Runner {
+struct ExportedProgram::Runner {
   explicit Runner(const fs::path& file) : handle(file.string(), "model") {}
 
   torch::nativert::ModelRunnerHandle handle;
 };
 
-bool is_program(const fs::path& file) {
+bool is_exported_program(const fs::path& file) {
   return is_torchscript(file) && is_in_zip(file, "models/model.json");
 }
 
-Program::Program(const fs::path& file) : file_(file) {
+ExportedProgram::ExportedProgram(const fs::path& file) : file_(file) {
   constexpr double kCopies = 2.0;  // Of the archive, and of the tensors that are made of it.
   const auto bytes = static_cast<double>(verify_zip(file));
   check_memory(kCopies * bytes, "the program", file.string());
@@ -172,9 +172,9 @@ Program::Program(const fs::path& file) : file_(file) {
       in_one_line(file, "cannot load the program", [&] { return std::make_unique<Runner>(file); });
 }
 
-Program::~Program() = default;
+ExportedProgram::~ExportedProgram() = default;
 
-at::Tensor Program::run(const at::Tensor& images_BCHW) const {
+at::Tensor ExportedProgram::run(const at::Tensor& images_BCHW) const {
   const at::NoGradGuard no_grad;
   at::Tensor out = in_one_line(file_, "cannot run the program", [&] {
     return first_output(runner_->handle.run({images_BCHW.contiguous()}, {}));

@@ -199,7 +199,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
     if (rank == processes.rank()) index = count;
     if (!said[static_cast<size_t>(rank)].empty()) ++count;
   }
-  const auto progress = [&] { processes.progress(); };
+  const auto progress = [&] { processes.report_progress(); };
   const std::string written =
       writes ? text_of(write_shard(said[0], index, count, part, progress)) : "";
   std::vector<WrittenShard> parts;

@@ -36,10 +36,11 @@ void check_index(const fs::path& folder, const std::string& name, const Manifest
 Manifest verify(const fs::path& folder, const LoadOptions& options) {
   Manifest manifest = read_manifest(folder);
   check_files(folder, manifest, [&](const std::string& name) {
-    return options.verify && (options.optimizer || !is_of_optimizer(name));
+    return options.verify && (options.load_optimizer || !is_of_optimizer(name));
   });
   check_index(folder, listed_tensors(manifest, kModelFile), manifest);
-  if (options.optimizer) check_index(folder, listed_tensors(manifest, kOptimizerFile), manifest);
+  if (options.load_optimizer)
+    check_index(folder, listed_tensors(manifest, kOptimizerFile), manifest);
   return manifest;
 }
 
@@ -99,17 +100,17 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   checkpoint.folder = folder;
   checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
   checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
-  if (options.model) {
+  if (options.load_model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
     checkpoint.model = read_weights(file, options.mmap);
   }
   const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
-  if (options.optimizer && !optimizer.empty()) {
+  if (options.load_optimizer && !optimizer.empty()) {
     checkpoint.optimizer = read_tensors(folder / optimizer);
   }
-  if (options.model && !options.optimizer && is_averaged(checkpoint)) {
+  if (options.load_model && !options.load_optimizer && is_averaged(checkpoint)) {
     constexpr std::string_view kAverage = ".ema";  // See train/weight_average.h.
-    Checkpoint whole = load_checkpoint(folder, {.verify = options.verify, .model = false});
+    Checkpoint whole = load_checkpoint(folder, {.verify = options.verify, .load_model = false});
     for (auto& [name, tensor] : whole.optimizer) {
       if (!name.ends_with(kAverage)) continue;
       checkpoint.model[name.substr(0, name.size() - kAverage.size())] = std::move(tensor);
@@ -123,7 +124,7 @@ uint64_t weights_bytes(const fs::path& folder) {
 }
 
 std::shared_ptr<Model> stored_meta_model(const Value& config) {
-  return with_stored_errors([&] { return build_meta_model(config); });
+  return with_errors_as_failures([&] { return build_meta_model(config); });
 }
 
 Value model_config(const Checkpoint& checkpoint) {
@@ -154,7 +155,7 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 }
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
-  if (is_program(checkpoint.folder)) {
+  if (is_exported_program(checkpoint.folder)) {
     std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
     const Json stored = checkpoint.config.value(kInputKey, Json());
     InputSpec input;
@@ -168,7 +169,8 @@ std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
 }
 
 std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust) {
-  return model_of(load_newest_checkpoint(run_or_checkpoint, {.optimizer = false, .trust = trust}));
+  return model_of(
+      load_newest_checkpoint(run_or_checkpoint, {.load_optimizer = false, .trust = trust}));
 }
 
 namespace {
@@ -209,7 +211,7 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
     spec.mean.assign(channels, symmetric ? 0.5 : 0.0);
     spec.std.assign(channels, symmetric ? 0.5 : 1.0);
   } else if (!spec.preprocess.mean.empty()) {
-    spec.own_values = true;
+    spec.has_own_values = true;
     spec.mean = std::exchange(spec.preprocess.mean, {});
     spec.std = std::exchange(spec.preprocess.std, {});
   } else if (!name.empty() && has_spec(name)) {
@@ -249,7 +251,8 @@ std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
 
 std::vector<std::string> class_names_of(const fs::path& run_or_checkpoint, bool trust) {
   return class_names_of(load_newest_checkpoint(
-      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false, .trust = trust}));
+      run_or_checkpoint,
+      {.verify = false, .load_model = false, .load_optimizer = false, .trust = trust}));
 }
 
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {
@@ -344,7 +347,7 @@ std::vector<fs::path> saved_checkpoints(const fs::path& folder) {
 }
 
 std::string nearest_network(const fs::path& path) {
-  return nearest_sibling(path, Sibling::path, may_be_network);
+  return nearest_sibling(path, PathForm::path, may_be_network);
 }
 
 void fail_no_network(const fs::path& path, const std::string& near) {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "manifest.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
@@ -199,9 +199,9 @@ fs::path tensors_path(const fs::path& folder, const std::string& file) {
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
   TensorIndex index =
-      with_stored_errors([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
+      with_errors_as_failures([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
-    if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
+    if (is_portable_name(file) && file.ends_with(kFileSuffix)) continue;
     fail("{}: {} must name a {} file in the same folder", path.string(), printable(file),
          kFileSuffix);
   }

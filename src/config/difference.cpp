@@ -24,7 +24,7 @@ std::map<std::string_view, const Json*> members_of(const Json& object) {
 }
 
 void add_differences(const Json& a, const Json& b, const std::string& path,
-                     const DifferenceForm& form, std::vector<Difference>& list) {
+                     const DifferenceOptions& form, std::vector<Difference>& list) {
   const auto add = [&](const Json& inner_a, const Json& inner_b, const std::string& name) {
     add_differences(inner_a, inner_b, path.empty() ? name : path + form.separator + name, form,
                     list);
@@ -38,7 +38,7 @@ void add_differences(const Json& a, const Json& b, const std::string& path,
     for (const auto& [key, value] : b.items()) {
       if (!before.contains(key)) add(Json(), value, key);
     }
-  } else if (a.is_array() && b.is_array() && !form.lists_whole) {
+  } else if (a.is_array() && b.is_array() && !form.compares_whole_lists) {
     for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       add(i < a.size() ? a[i] : Json(), i < b.size() ? b[i] : Json(), std::to_string(i));
     }
@@ -55,7 +55,7 @@ std::string value_text(const Json& value) {
 }  // namespace
 
 std::vector<Difference> differences(const Json& before, const Json& after,
-                                    const DifferenceForm& form) {
+                                    const DifferenceOptions& form) {
   std::vector<Difference> list;
   add_differences(before, after, "", form, list);
   return list;

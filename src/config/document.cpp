@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "moesaic/base/file.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -474,7 +474,7 @@ void Document::set(const std::string& path, const Value& value) {
 }
 
 Value parse_stored(std::string_view text, const std::string& name, uint64_t max_bytes) {
-  return with_stored_errors(
+  return with_errors_as_failures(
       [&] { return read_json(text, name, {.is_stored = true, .max_bytes = max_bytes}); });
 }
 

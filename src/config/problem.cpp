@@ -54,7 +54,7 @@ ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
   return {};
 }
 
-ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second) {
+ConfigProblem mutually_exclusive(const OptionalSetting& first, const OptionalSetting& second) {
   ConfigProblem problem(fmt::format("'{}' and '{}' exclude one another", first.name, second.name),
                         {second.name, first.name});
   problem.off_values = {second.off, first.off};

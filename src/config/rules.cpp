@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/value.h"
 
@@ -29,13 +29,13 @@ void take(std::optional<T>& mine, const std::optional<T>& other) {
 
 void Rules::add(Flag flag) {
   is_required = is_required || flag == Flag::required;
-  is_filled = is_filled || flag == Flag::not_empty;
+  is_not_empty = is_not_empty || flag == Flag::not_empty;
   is_common = is_common || flag == Flag::common;
 }
 
 void Rules::add(const Rules& other) {
   is_required = is_required || other.is_required;
-  is_filled = is_filled || other.is_filled;
+  is_not_empty = is_not_empty || other.is_not_empty;
   is_common = is_common || other.is_common;
   if (!other.choices.empty()) choices = other.choices;
   take(above, other.above);
@@ -53,7 +53,7 @@ std::string Rules::text() const {
   if (at_least) parts.push_back(fmt::format("at least {}", *at_least));
   if (below) parts.push_back(fmt::format("below {}", *below));
   if (at_most) parts.push_back(fmt::format("at most {}", *at_most));
-  if (is_filled) parts.push_back("not empty");
+  if (is_not_empty) parts.push_back("not empty");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -72,7 +72,7 @@ void Rules::check(double number, const Value& value, std::string_view name) cons
 }
 
 void Rules::check(const std::string& string, const Value& value, std::string_view name) const {
-  check_filled(!string.empty(), value, name);
+  check_not_empty(!string.empty(), value, name);
   if (choices.empty()) return;
   for (const std::string& choice : choices) {
     if (choice == string) return;
@@ -81,8 +81,8 @@ void Rules::check(const std::string& string, const Value& value, std::string_vie
              did_you_mean(string, choices));
 }
 
-void Rules::check_filled(bool filled, const Value& value, std::string_view name) const {
-  if (is_filled && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
+void Rules::check_not_empty(bool filled, const Value& value, std::string_view name) const {
+  if (is_not_empty && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
 }
 
 Rules one_of(std::vector<std::string> choices) {

@@ -10,10 +10,10 @@
 #include <span>
 #include <utility>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -31,7 +31,7 @@ void warn_of_epochs(const Interval& interval, const std::string& where, const st
           "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
           "\"{}\", or \"{}\" if steps are meant",
           where, path, interval.count, to_text(interval), to_text(interval),
-          to_text(Interval::of_steps(interval.count))));
+          to_text(Interval::from_steps(interval.count))));
 }
 
 using Parts = std::span<const std::string>;
@@ -118,7 +118,7 @@ std::string to_text(const Interval& interval) {
   return count_text(interval.count, unit_name(interval.unit));
 }
 
-HelpRows rows_about(const HelpRows& rows, const std::string& path) {
+HelpRows help_rows_at(const HelpRows& rows, const std::string& path) {
   const std::vector<std::string> parts = split(path, '.');
   std::vector<std::string> known;
   for (const bool named : {false, true}) {
@@ -148,7 +148,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     if (!found.empty()) return found;
   }
   // The last part is the beginning of a setting's, or near it, unless the group is misspelt.
-  const HelpRows called = rows_called(rows, parts.back());
+  const HelpRows called = help_rows_matching(rows, parts.back());
   const auto meant = std::ranges::find_if(called, [&](const config_detail::HelpRow& row) {
     return row.key.starts_with(parts.front() + ".") && !row.key.ends_with("." + parts.back());
   });
@@ -157,7 +157,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
                                    : fmt::format("did you mean '{}'?", meant->key));
 }
 
-HelpRows rows_called(const HelpRows& rows, const std::string& name) {
+HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {
   constexpr size_t kShortest = 3;  // Shorter beginnings match nearly anything.
   const auto last_of = [](const auto& row) { return row.key.substr(row.key.rfind('.') + 1); };
   std::vector<std::string> outer, last;
@@ -262,7 +262,7 @@ void check_known(const Value& object, const std::string& path,
     return std::ranges::count(known, member.key) == 0;
   });
   if (unknown == members.end()) return;
-  const HelpRows all = rows(), inner = rows_called(all, unknown->key);
+  const HelpRows all = rows(), inner = help_rows_matching(all, unknown->key);
   const auto other = std::ranges::find(all, unknown->key, &HelpRow::key);
   fail_usage("{}: unknown key {}{}; {}", unknown->origin.text(), printable(unknown->key),
              in_path(path),

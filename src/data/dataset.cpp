@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "formats/checks.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -84,7 +84,7 @@ class InputDataset final : public Dataset {
     if (make_) return make_(first, count);
     DatasetInputs part = inputs_;
     if (count == size_) return part;
-    for_tensors(part, [&](at::Tensor& tensor) { tensor = tensor.narrow(0, first, count); });
+    for_each_tensor(part, [&](at::Tensor& tensor) { tensor = tensor.narrow(0, first, count); });
     return part;
   }
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/preprocess.h"
 
@@ -289,7 +289,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
 }
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, MosaicOf of,
+                                           const MosaicConfig& config, MosaicContent of,
                                            std::string name, std::string description) {
   DatasetInfo info = base->info();
   if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
@@ -331,7 +331,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.std.assign(static_cast<size_t>(info.channels), 1.0);
   const auto made =
       std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
-  if (of == MosaicOf::images) made->list();
+  if (of == MosaicContent::images) made->list();
   return made;
 }
 

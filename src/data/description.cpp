@@ -8,8 +8,8 @@
 #include "files.h"
 #include "formats/checks.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
@@ -28,7 +28,7 @@ bool is_path(const std::string& name) {
 
 /// Checks a name that becomes one of a folder that is written to.
 ConfigProblem name_problem(const std::string& setting, const std::string& name) {
-  if (is_plain_name(name)) return {};
+  if (is_portable_name(name)) return {};
   return {fmt::format("{} must be a name of letters, digits, '-', '_' and '.', not {}", setting,
                       printable(name)),
           {setting}};
@@ -107,7 +107,7 @@ std::string config_problem(const DatasetFile& file) {
 
 std::string config_problem(const DatasetArchive& archive) {
   if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
-  if (!is_plain_name(archive.folder)) return file_name_problem("folder", archive.folder);
+  if (!is_portable_name(archive.folder)) return file_name_problem("folder", archive.folder);
   if (archive.md5.empty() && archive.sha256.empty()) return "md5 or sha256 is missing";
   const std::string problem = hash_problem("md5", archive.md5, 32);
   return problem.empty() ? hash_problem("sha256", archive.sha256, 64) : problem;

@@ -123,7 +123,7 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   fetch_part(spec, archive.name,
              {.path = folder / archive.name,
               .max_bytes = static_cast<uint64_t>(archive.max_size),
-              .label = options.progress ? archive.name : "",
+              .label = options.show_progress ? archive.name : "",
               .problem_of = [&](const fs::path& path) { return compare_archive(path, archive); },
               .pause = options.pause});
   install_archive(spec, part, result.folder);
@@ -158,7 +158,7 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
         spec, file.name,
         {.path = place,
          .max_bytes = max_packed_bytes(file),
-         .label = options.progress ? file.name : "",
+         .label = options.show_progress ? file.name : "",
          .problem_of = [&file = file](const fs::path& path) { return compare_file(path, file); },
          .pause = options.pause});
     install(place);

@@ -250,7 +250,7 @@ std::string token_hint(const FetchRequest& request, long status) {
 /// received bytes stay.
 DownloadResult download_rest(const std::string& url, const FetchRequest& request,
                              const fs::path& part) {
-  const UniqueFd fd = open_own(part, O_WRONLY | O_APPEND);
+  const UniqueFd fd = open_without_links(part, O_WRONLY | O_APPEND);
   const uint64_t start = fs::file_size(part);
   if (start > max_bytes_of(request)) return {"the file of an earlier attempt is too long", true};
   const Handle handle = make_handle();
@@ -365,8 +365,8 @@ std::string resolved_url(const std::string& url) {
   const size_t at = std::min(rest.find('@'), slash);
   const auto odd = [](unsigned char c) { return c <= 0x20 || c >= 0x7f || c == '?' || c == '#'; };
   if (slash == rest.npos || slash + 1 == rest.size() || std::ranges::any_of(rest, odd) ||
-      at < owner || !is_plain_name(rest.substr(0, owner)) ||
-      !is_plain_name(rest.substr(owner + 1, at - owner - 1)) || at + 1 == slash) {
+      at < owner || !is_portable_name(rest.substr(0, owner)) ||
+      !is_portable_name(rest.substr(owner + 1, at - owner - 1)) || at + 1 == slash) {
     fail_usage("'{}': an address of Hugging Face is hf://[datasets/]OWNER/NAME[@REVISION]/PATH",
                url);
   }

@@ -86,7 +86,7 @@ std::string where_instead(const fs::path& folder, const std::string& part) {
     if (!is_folder(folder / name / part)) continue;
     return fmt::format(", but in '{}/'", (folder / name).string());
   }
-  return nearest_sibling(folder / part, Sibling::name);
+  return nearest_sibling(folder / part, PathForm::name);
 }
 
 bool is_known(const std::string& name) {
@@ -101,7 +101,7 @@ std::string misspelt_folder(const DatasetSpec& spec, const std::optional<Require
     fs::path folder = (fs::path(spec.spec_folder) / path).lexically_normal();
     const bool here = is_folder(folder);
     if (here && part) folder /= part->path;
-    std::string hint = nearest_sibling(folder, here ? Sibling::name : Sibling::path, is_folder);
+    std::string hint = nearest_sibling(folder, here ? PathForm::name : PathForm::path, is_folder);
     if (!is_folder(folder) && hint.starts_with("; did you mean")) return hint;
   }
   return "";
@@ -231,7 +231,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
     what = text_of(*part);
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
-      misspelt = nearest_sibling(fs::path(spec.name) / part->path, Sibling::name, is_folder);
+      misspelt = nearest_sibling(fs::path(spec.name) / part->path, PathForm::name, is_folder);
       how += ", or name it 'test'";
     }
   }

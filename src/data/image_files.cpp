@@ -175,7 +175,7 @@ StoredImages::Problem StoredImages::problem(int64_t index) const {
   try {
     file = read(index);
   } catch (const ImageError& error) {
-    return {error.logged() ? "" : error.what(), false};
+    return {error.is_logged() ? "" : error.what(), false};
   } catch (const IoError& error) {
     return {error.what(), false};
   }

@@ -157,7 +157,7 @@ ImageListing list_images(const fs::path& folder) {
   return listing;
 }
 
-std::string written_kind(const ImageListing& listing) {
+std::string output_folder_kind(const ImageListing& listing) {
   const std::vector<std::string> files = listing.skipped.names(SkipReason::ending);
   const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
   constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},

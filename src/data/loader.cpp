@@ -377,7 +377,7 @@ class Loader::State {
     at::Tensor rows, made;
     if (part && order) rows = rows_of(order->data() + begin, count);
     if (!assembly.whole()) made = rows_of(made_.data(), std::ssize(made_));
-    for_tensors(taken, [&](at::Tensor& tensor) {
+    for_each_tensor(taken, [&](at::Tensor& tensor) {
       if (part) tensor = order ? tensor.index_select(0, rows) : tensor.narrow(0, begin, count);
       if (made.defined()) tensor = tensor.index_select(0, made);
       const bool is_new = part || made.defined() || dataset->is_endless();

@@ -95,7 +95,7 @@ std::optional<std::string> DamagedImages::find(int64_t index) {
 
 std::string DamagedImages::add(int64_t index, const ImageError& error) {
   const std::lock_guard lock(mutex_);
-  const auto [entry, fresh] = known_.emplace(index, error.logged() ? "" : error.what());
+  const auto [entry, fresh] = known_.emplace(index, error.is_logged() ? "" : error.what());
   if (!fresh) return entry->second;
   last_ = error.what();
   if (!shared_) tell(index, entry->second, /*warn=*/true);

@@ -14,11 +14,11 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
@@ -96,7 +96,7 @@ using Source = std::shared_ptr<const Dataset>;
 void check_pack_options(std::string_view name, const fs::path& out, const PackOptions& options) {
   const std::string folder = (out.has_filename() ? out : out.parent_path()).filename().string();
   check_new_folder(out, "--out");
-  if (!is_plain_name(folder)) {
+  if (!is_portable_name(folder)) {
     fail_usage(
         "--out: '{}' becomes the dataset's name, which has letters, digits, '-', '_' and '.' only",
         folder);
@@ -167,7 +167,7 @@ class SplitPacking {
 
   /// Returns the shards, or nothing after a signal.
   std::vector<ShardFile> run() {
-    if (options_.progress) {
+    if (options_.show_progress) {
       progress_.emplace(ProgressOptions{.label = data_.info().split, .total = data_.size()});
     }
     const size_t processors = std::max(1u, std::thread::hardware_concurrency());
@@ -180,7 +180,7 @@ class SplitPacking {
         throw;
       }
     });
-    if (stop_.requested()) return {};
+    if (stop_.is_requested()) return {};
     if (progress_) progress_->finish();
     for (const ShardFile& shard : written_) {
       if (shard.num_images == 0)
@@ -193,7 +193,7 @@ class SplitPacking {
   int64_t skipped() const { return skipped_; }
 
  private:
-  bool stops() const { return failed_ || stop_.requested(); }
+  bool stops() const { return failed_ || stop_.is_requested(); }
 
   void write(size_t number) {
     if (stops()) return;
@@ -234,7 +234,7 @@ class SplitPacking {
 
   void leave_out(const ImageError& error) {
     const std::lock_guard lock(mutex_);
-    if (!error.logged()) log_warning("{}; left out", error.what());
+    if (!error.is_logged()) log_warning("{}; left out", error.what());
     if (++skipped_ <= max_damaged(data_.size()) && skipped_ < data_.size()) return;
     fail("dataset '{}': {} of {} images cannot be read, the last one being {}", data_.info().name,
          skipped_, data_.size(), error.what());
@@ -266,7 +266,7 @@ Json description_of(const std::string& name, std::string_view source, const Data
       {"paths", Json::array({"./"})},
       {"classes", info.classes}};
   // Without them the network decides between grey and colours, as it does of the source.
-  if (!info.has_any_channels) {
+  if (!info.has_flexible_channels) {
     json["mean"] = info.mean;
     json["std"] = info.std;
   }
@@ -315,7 +315,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
         std::max<int64_t>(1, (source->size() * options.num_shards + largest - 1) / largest);
     SplitPacking packing(*source, staged.path(), shards, options, stop);
     const std::vector<ShardFile> written = packing.run();
-    if (stop.requested()) {
+    if (stop.is_requested()) {
       result.signal = stop.number();
       return result;
     }

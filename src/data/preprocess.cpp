@@ -165,7 +165,8 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
                              const std::vector<int64_t>& input_shape) {
   if (input_shape.size() != 3) return config;
   const int64_t channels = input_shape[0];
-  if (config.channels == 0 && data.has_any_channels && converts_channels(data.channels, channels)) {
+  if (config.channels == 0 && data.has_flexible_channels &&
+      converts_channels(data.channels, channels)) {
     config.channels = channels;
   }
   if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
@@ -241,13 +242,13 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   const DatasetInfo& info = data.info();
   InputSpec spec;
   spec.dataset = name_without_folders(info.name);
-  spec.listed = std::ranges::count(dataset_names(), info.name) > 0;
+  spec.is_listed = std::ranges::count(dataset_names(), info.name) > 0;
   spec.has_images = data.has_images();
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;
   spec.preprocess.mean = spec.preprocess.std = {};
   spec.preprocess.orientation = info.upright.value_or(true) ? "upright" : "stored";
-  spec.own_values = !config.mean.empty();
+  spec.has_own_values = !config.mean.empty();
   spec.channel_order = spec.has_images ? channel_order(info.channels) : "as stored";
   spec.classes = info.classes;
   if (!spec.has_images) return spec;
@@ -314,7 +315,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 
 void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::string& from) {
   std::vector<std::string> names;
-  const bool of_data = !spec.own_values && spec.preprocess.values == "standardized";
+  const bool of_data = !spec.has_own_values && spec.preprocess.values == "standardized";
   // Grey of colours, or the reverse, has the same values in other numbers.
   const auto differ = [&](const std::vector<double>& own, const std::vector<double>& wanted) {
     return of_data && !wanted.empty() && converted_values(own, spec.input_size[0]) != wanted;

@@ -54,7 +54,7 @@ void ShardImages::index_present() {
   Progress progress({.label = "index of " + info().name,
                      .total = static_cast<int64_t>(shards_.size()),
                      .unit = "shards",
-                     .summary = false});
+                     .has_summary = false});
   on_threads(shards_.size(), kIndexingThreads, [&](size_t i) {
     const PlacedShard& placed = shards_[i]->placed;
     if (placed.described.num_images == 0 || is_here(placed.path)) indexed(i);

@@ -9,7 +9,7 @@
 #include "files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/views.h"
 
@@ -114,7 +114,7 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
       }
       if (result.ok() && file.sha256.empty()) {
         result.problem = format_of(spec).verify_file(spec, result.path, file);
-        result.doubt =
+        result.unverified =
             spec.archive ? unproven(spec) : "no SHA-256 is described; size and labels are right";
       }
     }
@@ -240,14 +240,14 @@ const DatasetSource& DatasetSource::turned(const DatasetSource& part,
 }
 
 std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Dataset> base,
-                                                     const Request& request, MosaicOf of,
+                                                     const Request& request, MosaicContent of,
                                                      std::optional<bool> upright) const {
   const std::string &name = spec_.name, &text = spec_.description;
   if (spec_.rotate) return make_rotated_pairs(std::move(base), *spec_.rotate, name, text);
   if (spec_.mosaic) return make_mosaic(std::move(base), *spec_.mosaic, of, name, text);
   if (spec_.backdrop) {
     std::shared_ptr<const Dataset> behind;
-    if (of == MosaicOf::images) {
+    if (of == MosaicContent::images) {
       behind = turned(*backdrops_, upright).make(backdrops_->request("train"), of, upright);
     }
     return make_on_backdrops(std::move(base), std::move(behind), *spec_.backdrop, name, text);
@@ -265,7 +265,7 @@ std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Datas
   return make_first_n(std::move(base), first->second, name, text);
 }
 
-std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, MosaicOf of,
+std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, MosaicContent of,
                                                    std::optional<bool> upright) const {
   if (!upright) upright = spec_.exif_orientation;
   if (base_) {
@@ -275,8 +275,8 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
   spec.exif_orientation = upright;
   spec.validation = request.validation;  // A dataset derived from this one may have its own.
   const std::string stored = request.stored();
-  if (of == MosaicOf::images) {
-    const bool by_class = format_of(spec).sorted_by_class;
+  if (of == MosaicContent::images) {
+    const bool by_class = format_of(spec).is_sorted_by_class;
     auto data = open_stored(std::move(spec), stored);
     if (!request.cuts()) return data;
     return hold_out(std::move(data), request.validation, request.split, by_class);
@@ -287,18 +287,18 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
   if (info.classes.empty() && info.targets.empty()) fail_without_numbers(spec);
   int64_t size = images->second;
   if (request.cuts()) {
-    const int64_t train = training_count(size, request.validation);
+    const int64_t train = num_training_examples(size, request.validation);
     size = request.split == "train" ? train : size - train;
   }
   return std::make_shared<MetadataDataset>(std::move(info), size);
 }
 
 std::shared_ptr<const Dataset> DatasetSource::open(std::string_view split) const {
-  return make(request(split), MosaicOf::images, {});
+  return make(request(split), MosaicContent::images, {});
 }
 
 std::shared_ptr<const Dataset> DatasetSource::open_metadata(std::string_view split) const {
-  return make(request(split), MosaicOf::metadata, {});
+  return make(request(split), MosaicContent::metadata, {});
 }
 
 bool DatasetSource::has_metadata(std::string_view split) const {
@@ -344,7 +344,7 @@ std::vector<FileVerification> DatasetSource::verify() const {
   return results;
 }
 
-DatasetSpec DatasetSource::fetched() const {
+DatasetSpec DatasetSource::spec_to_fetch() const {
   const std::vector<DatasetSpec> specs = files();
   const auto absent = std::ranges::find_if(specs, [](const DatasetSpec& one) {
     return !one.is_generated() && find_folder(one).empty();
@@ -353,7 +353,7 @@ DatasetSpec DatasetSource::fetched() const {
 }
 
 std::string DatasetSource::where() const {
-  const DatasetSpec spec = fetched();
+  const DatasetSpec spec = spec_to_fetch();
   if (spec.is_generated()) return "generated when opened";
   if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
   if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -81,7 +81,7 @@ class View final : public Dataset {
     if (!indices_.empty()) {
       const auto begin = indices_.begin() + first;
       const at::Tensor rows = at::tensor(std::vector<int64_t>(begin, begin + count), at::kLong);
-      for_tensors(inputs, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
+      for_each_tensor(inputs, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
     }
     if (!labels_.empty() && inputs.labels_N.defined()) {
       inputs.labels_N = at::tensor(labels_, at::kLong).index_select(0, inputs.labels_N);
@@ -223,7 +223,7 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
   return std::make_shared<View>(std::move(info), std::move(data), 0, size, std::move(labels));
 }
 
-int64_t training_count(int64_t count, double validation) {
+int64_t num_training_examples(int64_t count, double validation) {
   const double boundary = 100.0 - 100.0 * validation;
   return static_cast<int64_t>(std::nearbyint(boundary * static_cast<double>(count) / 100.0));
 }
@@ -235,7 +235,7 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
                all->info().name);
   }
   const bool held = split == "validation";
-  const int64_t size = all->size(), train = training_count(size, validation);
+  const int64_t size = all->size(), train = num_training_examples(size, validation);
   std::vector<int64_t> indices;
   if (by_class) indices = chosen_by_class(*all, size - train, held);
   const int64_t count = by_class ? std::ssize(indices) : held ? size - train : train;
@@ -253,7 +253,7 @@ std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, 
                                            uint64_t seed) {
   DatasetInfo info = base->info();
   if (std::exchange(info.is_endless, false)) {
-    return std::make_shared<View>(std::move(info), std::move(base), stream_begin(seed), count);
+    return std::make_shared<View>(std::move(info), std::move(base), stream_offset(seed), count);
   }
   int64_t known = 0;  // Images of corrupt shards have lost their labels.
   std::vector<std::deque<int64_t>> by_class(info.classes.size());

@@ -10,8 +10,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/script.h"
@@ -21,7 +21,7 @@ namespace moesaic {
 
 namespace {
 
-/// The name in a folder, and among the extra files of safetensors::kInArchive.
+/// The name in a folder, and among the extra files of safetensors::kArchiveMember.
 constexpr const char* kWeightsFile = "model.safetensors";
 
 constexpr const char* kFileEnding = ".safetensors";
@@ -75,7 +75,7 @@ auto written_by(Exporter exporter) {
 /// Returns a format that Python writes.
 ExportFormat recorded_format(std::string description, Exporter exporter) {
   return {.description = std::move(description),
-          .out = "new file",
+          .out_help = "new file",
           .has_preprocessing = true,
           .check_out =
               [](const fs::path& out) {
@@ -164,7 +164,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 }
 
 torch::jit::Module to_torchscript(const Model& model) {
-  if (auto module = model.torchscript(script::Unit())) return *std::move(module);
+  if (auto module = model.torchscript(script::Context())) return *std::move(module);
   fail_usage("export: models of the family '{}' have no TorchScript form; choose safetensors",
              model.config().value("name", std::string()));
 }

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/dataset.h"
@@ -172,7 +172,7 @@ std::vector<std::vector<PredictedClass>> top_classes(const at::Tensor& logits, i
   const at::Tensor log_BC = log_mean_probabilities(options.loss, logits, members);
   // The logarithm's rounding could make different logits equal.
   const at::Tensor& ranks = members == 1 ? logits : log_BC;
-  const int64_t count = std::min(options.top, log_BC.size(1));
+  const int64_t count = std::min(options.top_k, log_BC.size(1));
   const at::Tensor order =
       std::get<1>(ranks.sort(/*stable=*/true, 1, /*descending=*/true)).narrow(1, 0, count);
   const at::Tensor best = log_BC.gather(1, order).to(at::kDouble).exp();
@@ -221,7 +221,7 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
   std::vector<std::vector<PredictedClass>> top = top_classes(output.logits.cpu(), images, options);
   for (size_t i = 0; i < list.size(); ++i) list[i].top = std::move(top[i]);
   for (const RoutingRecord& record : output.routings) {
-    if (!options.routing) break;
+    if (!options.with_routing) break;
     std::vector<ImageRouting> layer = routings_of(record, images);
     for (size_t i = 0; i < list.size(); ++i) list[i].routing.push_back(std::move(layer[i]));
   }

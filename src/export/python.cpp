@@ -186,7 +186,7 @@ void add_normalized(const InputSpec& input, script::PythonClasses& classes) {
 void write_python(const Model& model, const fs::path& folder, const ExportInfo& info) {
   check_groups(model);
   const std::optional<torch::jit::Module> network =
-      model.torchscript(script::Unit{.dialect = script::Dialect::python});
+      model.torchscript(script::Context{.dialect = script::Dialect::python});
   if (!network) {
     fail_usage("export: models of the family '{}' have no form in PyTorch; choose safetensors",
                name_of(model));
@@ -265,7 +265,7 @@ void record(const std::string& format, const fs::path& folder, const fs::path& o
 }
 
 void prove(const fs::path& file, const Model& model, const InputSpec& input) {
-  const Program program(file);
+  const ExportedProgram program(file);
   for (const auto& [batch, proof] : proofs(model, input)) {
     const auto& [images, wanted] = proof;
     const at::Tensor found = program.run(images);

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <string_view>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
 
@@ -69,8 +69,8 @@ std::vector<uint8_t> UnpackedReader::read_up_to(uint64_t limit) {
   return bytes;
 }
 
-uint64_t UnpackedReader::max_unpacked() const noexcept {
-  if (!compressed()) return file_size();
+uint64_t UnpackedReader::max_unpacked_size() const noexcept {
+  if (!is_compressed()) return file_size();
   return checked_mul(file_size(), kMaxGain).value_or(UINT64_MAX);
 }
 

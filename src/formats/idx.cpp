@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/gzip.h"
@@ -73,9 +73,9 @@ Array read(const fs::path& path) {
   if (!header.file_bytes) fail("{}: IDX shape {} is larger than any file", name, shape);
   const uint64_t expected = *header.file_bytes;
   // Rejects the file before anything of that size is allocated.
-  if (expected > reader.max_unpacked()) {
+  if (expected > reader.max_unpacked_size()) {
     fail("{}: IDX shape {} makes {} bytes expected, found {}{}", name, shape, expected,
-         reader.file_size(), reader.compressed() ? " compressed ones" : "");
+         reader.file_size(), reader.is_compressed() ? " compressed ones" : "");
   }
   const uint64_t header_bytes = 4 + 4 * header.shape.size();
   Array array{std::move(header.shape), reader.read_up_to(expected - header_bytes)};
@@ -83,7 +83,7 @@ Array read(const fs::path& path) {
   const uint64_t found = header_bytes + array.values.size() + count_rest(reader);
   if (found != expected) {
     fail("{}: IDX shape {} makes {} bytes expected, found {}{}", name, shape, expected, found,
-         reader.compressed() ? " when unpacked" : "");
+         reader.is_compressed() ? " when unpacked" : "");
   }
   return array;
 }

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/archive.h"
@@ -337,8 +337,8 @@ std::string header_of(const std::vector<Item>& items,
 // Returns the file, or the part of an archive that stands for it.
 std::span<const std::byte> own_part(std::span<const std::byte> file, const std::string& name) {
   if (!is_zip(file)) return file;
-  if (const auto found = stored_in_zip(file, kInArchive, name)) return *found;
-  fail("{}: an archive without {}", name, kInArchive);
+  if (const auto found = find_in_zip(file, kArchiveMember, name)) return *found;
+  fail("{}: an archive without {}", name, kArchiveMember);
 }
 
 }  // namespace

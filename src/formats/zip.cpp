@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
@@ -189,9 +189,9 @@ bool is_in_zip(const fs::path& archive, std::string_view name) {
   return Archive(file.bytes(), where).find(name).has_value();
 }
 
-std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> bytes,
-                                                        std::string_view name,
-                                                        const std::string& where) {
+std::optional<std::span<const std::byte>> find_in_zip(std::span<const std::byte> bytes,
+                                                      std::string_view name,
+                                                      const std::string& where) {
   const Archive archive(bytes, where);
   const std::optional<Member> member = archive.find(name);
   if (!member) return std::nullopt;

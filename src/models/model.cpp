@@ -30,7 +30,7 @@ std::shared_ptr<Model> Model::upcycled(const Upcycling&, uint64_t) const {
   fail_usage("this family of networks gets no experts; leave upcycle out");
 }
 
-std::optional<torch::jit::Module> Model::torchscript(const script::Unit&) const {
+std::optional<torch::jit::Module> Model::torchscript(const script::Context&) const {
   return std::nullopt;
 }
 

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/meta_device.h"

@@ -317,8 +317,8 @@ class RecomputeBackward : public torch::autograd::Node {
 
 }  // namespace
 
-Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
-                          const at::Generator& random) {
+Output forward_checkpointed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
+                            const at::Generator& random) {
   if (!torch::autograd::compute_requires_grad(inputs_of(*block, x_BTd)))
     return block->forward(x_BTd, random);
   const Pass pass{block, random.defined() ? random.clone() : at::Generator(),

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
@@ -56,7 +56,7 @@ ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
 
 }  // namespace
 
-at::Tensor own_values(const at::Tensor& parameter) {
+at::Tensor read_parameter(const at::Tensor& parameter) {
   return parameter;
 }
 
@@ -117,10 +117,10 @@ void Experts::check_shards(int64_t processes) const {
         "parallel.experts: the experts of this network cannot be divided among processes; choose "
         "parallel.experts=1");
   }
-  if (count() % processes != 0) {
+  if (num_experts() % processes != 0) {
     fail_usage(
         "parallel.experts: {1} experts cannot be divided equally among {0} processes; choose {2}",
-        processes, count(), nearest_divisor(count(), processes));
+        processes, num_experts(), nearest_divisor(num_experts(), processes));
   }
 }
 
@@ -128,7 +128,7 @@ void Experts::shard(const std::shared_ptr<const ProcessMesh>& processes) {
   const ProcessGroup& group = processes->expert_group();
   check_shards(group.size());
   if (group.size() == 1) return;
-  std::vector<int64_t> slots(static_cast<size_t>(count() / group.size()));
+  std::vector<int64_t> slots(static_cast<size_t>(num_experts() / group.size()));
   std::iota(slots.begin(), slots.end(), group.rank() * static_cast<int64_t>(slots.size()));
   keep_local(slots);
   mesh_ = processes;
@@ -138,7 +138,7 @@ void Experts::unshard() {
   if (mesh_) gather(std::exchange(mesh_, nullptr)->expert_group());
 }
 
-bool Experts::need_whole_batch() const {
+bool Experts::needs_whole_batch() const {
   return mesh_ && expert_parallel() == ExpertParallel::all_gather;
 }
 
@@ -169,7 +169,7 @@ void Experts::use_int8() {
 }
 
 ExpertsScript Experts::script_source() const {
-  fail("torchscript: these experts have no such form; {}", script::kOtherFormat);
+  fail("torchscript: these experts have no such form; {}", script::kFormatHint);
 }
 
 namespace {
@@ -261,7 +261,8 @@ ExpertsOutput forward_all_gather(Experts& experts, const at::Tensor& x_Td, const
     const int64_t first = shard.processes->rank() - group->rank();
     routing = routing_of_tokens(all, first * tokens, members * tokens);
   }
-  routing = routing_of_experts(routing, group->rank() * experts.count(), experts.count());
+  routing =
+      routing_of_experts(routing, group->rank() * experts.num_experts(), experts.num_experts());
   at::Tensor y = experts.forward(x, routing, random).y_To;
   if (!shard.is_sharded) y = y.repeat({members, 1});
   const at::Tensor back = all_to_all_rows(y, equal, equal, group);
@@ -274,7 +275,7 @@ ExpertsOutput forward_all_to_all(Experts& experts, const at::Tensor& x, const Ro
   const Routing own = record.local_rows(record.routing);
   const std::shared_ptr<const ProcessGroup> group(shard.processes,
                                                   &shard.processes->expert_group());
-  const int64_t each = experts.count();
+  const int64_t each = experts.num_experts();
   const bool values = !x.is_meta();
   // Where a record is of this process alone, the others do not know its rows.
   const at::Tensor rows_KE =
@@ -317,8 +318,8 @@ ExpertsOutput Experts::run(const at::Tensor& x, const RoutingRecord& record,
   const BatchShard shard{mesh_, record.is_local || record.process_group,
                          /*is_expert_parallel=*/true};
   set_batch_shard(*this, shard);
-  return need_whole_batch() ? forward_all_gather(*this, x, record.routing, shard, random)
-                            : forward_all_to_all(*this, x, record, shard, random);
+  return needs_whole_batch() ? forward_all_gather(*this, x, record.routing, shard, random)
+                             : forward_all_to_all(*this, x, record, shard, random);
 }
 
 }  // namespace moesaic::nn

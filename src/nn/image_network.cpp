@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/process_group.h"
 
@@ -81,17 +81,18 @@ at::Tensor sync_batch_norm(const at::Tensor& given,
 ConvolutionImpl::ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions options,
                                  const at::Generator& generator)
     : options_(options) {
-  const int64_t inputs = maps.channels / options.groups, kernel = options.kernel;
+  const int64_t inputs = maps.channels / options.groups, kernel = options.kernel_size;
   const int64_t fan_in = inputs * kernel * kernel;
-  weight = register_parameter("weight", torch::empty({options.outputs, inputs, kernel, kernel}));
+  weight =
+      register_parameter("weight", torch::empty({options.out_channels, inputs, kernel, kernel}));
   fan_in_uniform(weight, fan_in, generator);
   if (options.bias) {
-    bias = register_parameter("bias", torch::empty({options.outputs}));
+    bias = register_parameter("bias", torch::empty({options.out_channels}));
     fan_in_uniform(bias, fan_in, generator);
   }
-  maps.channels = options.outputs;
+  maps.channels = options.out_channels;
   maps.side = (maps.side + options.stride - 1) / options.stride;
-  maps.flops += 2.0 * static_cast<double>(fan_in * options.outputs) *
+  maps.flops += 2.0 * static_cast<double>(fan_in * options.out_channels) *
                 static_cast<double>(maps.side * maps.side);
 }
 
@@ -99,9 +100,9 @@ ConvolutionImpl::ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions optio
 // around every tensor, the backward pass of a 1 x 1 convolution from two channels to one over
 // [3, 2, 32, 32] wrote before the start of its gradient (2.11, a Xeon with AMX, two threads).
 at::Tensor ConvolutionImpl::forward(const at::Tensor& x_BCHW) const {
-  const int64_t border = options_.kernel / 2;
+  const int64_t border = options_.kernel_size / 2;
   const bool at_end =
-      options_.pads_end && border > 0 && options_.stride == 2 && x_BCHW.size(3) % 2 == 0;
+      options_.pads_end_only && border > 0 && options_.stride == 2 && x_BCHW.size(3) % 2 == 0;
   const at::Tensor padded =
       at_end ? at::constant_pad_nd(x_BCHW, {border - 1, border, border - 1, border}) : x_BCHW;
   return at::conv2d(padded.contiguous(), weight, bias, options_.stride, at_end ? 0 : border,
@@ -111,7 +112,7 @@ at::Tensor ConvolutionImpl::forward(const at::Tensor& x_BCHW) const {
 ConvNormImpl::ConvNormImpl(FeatureMapShape& maps, ConvolutionOptions options,
                            const at::Generator& generator) {
   conv = register_module("conv", Convolution(maps, options, generator));
-  norm = register_module("norm", BatchNorm2d(options.outputs));
+  norm = register_module("norm", BatchNorm2d(options.out_channels));
 }
 
 at::Tensor ConvNormImpl::forward(const at::Tensor& x_BCHW) {
@@ -140,7 +141,7 @@ class SmallCnn final : public ImageNetwork {
     FeatureMapShape maps{options.channels, options.side};
     const auto convolution = [&](int64_t filters) {
       const int64_t outputs = scaled_channels(filters, options);
-      Convolution layer(maps, ConvolutionOptions{.outputs = outputs, .bias = true}, generator);
+      Convolution layer(maps, ConvolutionOptions{.out_channels = outputs, .bias = true}, generator);
       maps.side /= 2;  // Max pooling.
       return layer;
     };
@@ -170,12 +171,13 @@ class InvertedResidualImpl : public torch::nn::Module {
     const auto layer = [&](FeatureMapShape& from, const ConvolutionOptions& options) {
       return conv_norm(from, options, generator);
     };
-    expand_ = register_module("expand", layer(maps, {.outputs = wide, .kernel = 1}));
-    within_ =
-        register_module("within", layer(maps, {.outputs = wide, .stride = stride, .groups = wide}));
-    project_ = register_module("project", layer(maps, {.outputs = outputs, .kernel = 1}));
+    expand_ = register_module("expand", layer(maps, {.out_channels = wide, .kernel_size = 1}));
+    within_ = register_module(
+        "within", layer(maps, {.out_channels = wide, .stride = stride, .groups = wide}));
+    project_ = register_module("project", layer(maps, {.out_channels = outputs, .kernel_size = 1}));
     if (stride != 1 || beside.channels == outputs) return;
-    shortcut_ = register_module("shortcut", layer(beside, {.outputs = outputs, .kernel = 1}));
+    shortcut_ =
+        register_module("shortcut", layer(beside, {.out_channels = outputs, .kernel_size = 1}));
     maps.flops += beside.flops;
   }
 
@@ -204,7 +206,7 @@ class MobileNetV2 final : public ImageNetwork {
   MobileNetV2(const ImageNetworkOptions& options, const at::Generator& generator) {
     FeatureMapShape maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
-    stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(32)}, generator));
+    stem_ = register_module("stem", conv_norm(maps, {.out_channels = channels(32)}, generator));
     for (const InvertedStage& stage : kInvertedStages) {
       for (int64_t i = 0; i < stage.blocks; ++i) {
         blocks_->push_back(InvertedResidual(maps, stage.expansion, channels(stage.channels),
@@ -212,8 +214,8 @@ class MobileNetV2 final : public ImageNetwork {
       }
     }
     register_module("blocks", blocks_);
-    last_ = register_module("last",
-                            conv_norm(maps, {.outputs = channels(1280), .kernel = 1}, generator));
+    last_ = register_module(
+        "last", conv_norm(maps, {.out_channels = channels(1280), .kernel_size = 1}, generator));
     make_head(maps.channels, maps.flops, options.num_classes, generator);
   }
 
@@ -233,13 +235,13 @@ class ResidualBlockImpl : public torch::nn::Module {
   ResidualBlockImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
                     const at::Generator& generator) {
     FeatureMapShape beside{maps.channels, maps.side};
-    first_ = register_module("first",
-                             conv_norm(maps, {.outputs = outputs, .stride = stride}, generator));
-    second_ = register_module("second", conv_norm(maps, {.outputs = outputs}, generator));
+    first_ = register_module(
+        "first", conv_norm(maps, {.out_channels = outputs, .stride = stride}, generator));
+    second_ = register_module("second", conv_norm(maps, {.out_channels = outputs}, generator));
     if (stride == 1 && beside.channels == outputs) return;
     shortcut_ = register_module(
-        "shortcut",
-        conv_norm(beside, {.outputs = outputs, .kernel = 1, .stride = stride}, generator));
+        "shortcut", conv_norm(beside, {.out_channels = outputs, .kernel_size = 1, .stride = stride},
+                              generator));
     maps.flops += beside.flops;
   }
 
@@ -258,7 +260,7 @@ class ResNet18 final : public ImageNetwork {
   ResNet18(const ImageNetworkOptions& options, const at::Generator& generator) {
     FeatureMapShape maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
-    stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(64)}, generator));
+    stem_ = register_module("stem", conv_norm(maps, {.out_channels = channels(64)}, generator));
     for (const int64_t usual : {64, 128, 256, 512}) {
       blocks_->push_back(ResidualBlock(maps, channels(usual), usual == 64 ? 1 : 2, generator));
       blocks_->push_back(ResidualBlock(maps, channels(usual), 1, generator));
@@ -320,11 +322,13 @@ constexpr int64_t kGroups = 3, kStemChannels = 16;
 Convolution make_convolution(FeatureMapShape& maps, int64_t outputs, int64_t kernel, int64_t stride,
                              const at::Generator& generator) {
   const int64_t fans = (maps.channels + outputs) * kernel * kernel;
-  Convolution made(
-      maps,
-      ConvolutionOptions{
-          .outputs = outputs, .kernel = kernel, .stride = stride, .bias = true, .pads_end = true},
-      generator);
+  Convolution made(maps,
+                   ConvolutionOptions{.out_channels = outputs,
+                                      .kernel_size = kernel,
+                                      .stride = stride,
+                                      .bias = true,
+                                      .pads_end_only = true},
+                   generator);
   const torch::NoGradGuard no_grad;
   xavier_uniform(made->weight, fans, generator);
   made->bias.zero_();
@@ -336,7 +340,7 @@ class NormConvImpl : public torch::nn::Module {
  public:
   NormConvImpl(FeatureMapShape& maps, int64_t outputs, int64_t stride,
                const at::Generator& generator) {
-    norm_ = register_module("norm", BatchNorm2d(wide_norm(maps.channels)));
+    norm_ = register_module("norm", BatchNorm2d(keras_batch_norm_options(maps.channels)));
     conv_ = register_module("conv", make_convolution(maps, outputs, 3, stride, generator));
   }
 
@@ -378,7 +382,7 @@ TORCH_MODULE(WideBlock);
 
 }  // namespace
 
-torch::nn::BatchNormOptions wide_norm(int64_t channels) {
+torch::nn::BatchNormOptions keras_batch_norm_options(int64_t channels) {
   return torch::nn::BatchNormOptions(channels).eps(1e-3).momentum(0.01);
 }
 

@@ -40,7 +40,7 @@ ExpertsScript int8_script(const MlpExpertsOptions& options, const ExpertWeights&
   }
   const std::string lines =
       fmt::format("hidden = b1 + self.int8_mm(x, w1, w1_scale)\n        hidden = {}",
-                  script::text_of(options.activation));
+                  script::activation_source(options.activation));
   const std::string loop = script::expert_loop_source(
       rounded.w2.size(2), {"w1", "w1_scale", "b1", "w2", "w2_scale", "b2"}, lines, second);
   return {.source = loop + fmt::format(kInt8, static_cast<int>(at::kChar)),
@@ -165,7 +165,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 
 ExpertsScript MlpExpertsImpl::script_source() const {
   if (is_int8_) return int8_script(options_, round_experts_to_int8({w1, b1, w2, b2}));
-  const std::string activation = script::text_of(options_.activation);
+  const std::string activation = script::activation_source(options_.activation);
   const std::string loop = script::expert_loop_source(
       num_outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
       fmt::format("torch.addmm(b2, {}, w2)", activation));

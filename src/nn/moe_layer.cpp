@@ -55,9 +55,9 @@ MoELayerImpl::MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> given
                            at::Generator generator) {
   experts = register_module("experts", std::move(given));
   router = register_module("router", Router(std::move(options), std::move(generator)));
-  if (experts->count() != static_cast<int64_t>(kept().size())) {
+  if (experts->num_experts() != static_cast<int64_t>(kept().size())) {
     fail("MoELayer: the router sends tokens to {} experts, there are {}", kept().size(),
-         experts->count());
+         experts->num_experts());
   }
 }
 
@@ -68,7 +68,7 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
-  RoutingRecord record = router->forward(router_input_Td, random, experts->need_whole_batch());
+  RoutingRecord record = router->forward(router_input_Td, random, experts->needs_whole_batch());
   if (!merged_into.empty()) record.routing = merged_routing(record);
   if (observer_) observer_(record, experts_input);
   ExpertsOutput computed = experts->run(experts_input, record, random);
@@ -86,7 +86,7 @@ std::vector<int64_t> MoELayerImpl::merged_slots() const {
 }
 
 Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
-  return routing_to_merged(router->route_to_all(record), merged_slots(), experts->count());
+  return routing_to_merged(router->route_to_all(record), merged_slots(), experts->num_experts());
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
@@ -100,8 +100,9 @@ at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
 void MoELayerImpl::add_replacement_outputs() {
   check_can_replace(options().rule);
   replacement_outputs = register_parameter(
-      "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->num_outputs()},
-                               router->weight.options().requires_grad(false)));
+      kReplacementOutputsKey,
+      torch::zeros({static_cast<int64_t>(removed().size()), experts->num_outputs()},
+                   router->weight.options().requires_grad(false)));
 }
 
 void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means) {

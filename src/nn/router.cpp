@@ -73,7 +73,7 @@ std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts) {
   return ids;
 }
 
-int64_t experts_per_token(const RoutingRule& rule) {
+int64_t num_selected_experts(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;
 }

@@ -5,7 +5,7 @@
 #include <torch/library.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 namespace ops {

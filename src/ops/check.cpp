@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "moesaic/ops/activation.h"
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic::ops {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "mlp_operators.h"
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
 namespace ops {

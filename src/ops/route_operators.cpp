@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "check.h"
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 #include "route_arguments.h"
 #include "route_segments.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
 namespace {

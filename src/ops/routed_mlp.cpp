@@ -128,7 +128,7 @@ ExpertWeights quantise_experts(const ExpertWeights& weights) {
         "precision int8 needs float32 weights on the CPU, which a GPU and a program (.pt2) do not "
         "have; leave it out");
   }
-  if (!has_int8_products()) {
+  if (!has_int8_matmul()) {
     fail_usage(
         "precision int8 needs AVX512-VNNI or AMX, which this CPU or MOESAIC_CPU does not have; "
         "leave it out");

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
 

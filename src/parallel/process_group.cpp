@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

@@ -24,7 +24,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "monitor.h"
 
@@ -360,7 +360,7 @@ std::vector<std::string> ProcessMesh::all_gather_text(const std::string& text,
   return monitor_->exchange(text, timeout);
 }
 
-void ProcessMesh::progress() const noexcept {
+void ProcessMesh::report_progress() const noexcept {
   monitor_->progress();
 }
 

@@ -91,7 +91,7 @@ void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
   nn::MoELayer layer = block.layer;
   if (replace == kMerge && ids.size() < layer->kept().size()) {
     const Merging merging =
-        merging_of(block, {.experts = layer->options().num_experts, .kept = ids});
+        merging_of(block, {.num_experts = layer->options().num_experts, .kept = ids});
     layer->merge_experts(ids, merging.into, merging.weights_PP);
     return;
   }

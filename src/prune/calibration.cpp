@@ -21,15 +21,15 @@ constexpr const char *kFormatKey = "format", *kHashKey = "sha256",
 constexpr double kMaxCount = 9e15, kMaxNumber = 1e100;
 
 /// Calls `visit` with the name and the tensor of everything that a layer's statistics hold.
-void for_each_statistic(LayerUse& use, const auto& visit) {
-  for (auto& [powers, sum] : use.sums) {
+void for_each_statistic(LayerStatistics& statistics, const auto& visit) {
+  for (auto& [powers, sum] : statistics.sums) {
     visit(fmt::format("sums.{}.{}", powers.gate, powers.norm), sum);
   }
-  visit("selections", use.selections);
-  visit("first_gates", use.first_gates);
-  visit("outputs_Eo", use.outputs_Eo);
-  visit("gated_Eo", use.gated_Eo);
-  visit("products_EE", use.products_EE);
+  visit("selections", statistics.selections);
+  visit("first_gates", statistics.first_gates);
+  visit("outputs_Eo", statistics.outputs_Eo);
+  visit("gated_Eo", statistics.gated_Eo);
+  visit("products_EE", statistics.products_EE);
 }
 
 void check_source(const fs::path& path, const CalibrationSource& found,
@@ -65,10 +65,11 @@ CalibrationSource network_source(const Checkpoint& checkpoint) {
       {"network", hash}};
 }
 
-void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source) {
+void save_calibration(const fs::path& path, const ExpertStatistics& statistics,
+                      const CalibrationSource& source) {
   TensorMap tensors;
-  for (const auto& [block, of_block] : use) {
-    LayerUse layer = of_block;
+  for (const auto& [block, of_block] : statistics) {
+    LayerStatistics layer = of_block;
     const std::string prefix = fmt::format("{}.", block);
     tensors[prefix + "tokens"] = torch::tensor({layer.tokens}, at::kLong);
     for_each_statistic(layer, [&](const std::string& name, const at::Tensor& tensor) {
@@ -81,8 +82,8 @@ void save_calibration(const fs::path& path, const ExpertUse& use, const Calibrat
   write_tensors(path, tensors, metadata);
 }
 
-ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source,
-                           const Model& model) {
+ExpertStatistics read_calibration(const fs::path& path, const CalibrationSource& source,
+                                  const Model& model) {
   check_input_file(path);
   const CalibrationSource metadata = safetensors::File(path).metadata();
   check_source(path, metadata, source);
@@ -104,11 +105,11 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
     }
     return found->second;
   };
-  ExpertUse use;
+  ExpertStatistics statistics;
   for (const MoEBlock& block : model.moe_blocks()) {
     const int64_t experts = block.layer->options().num_experts;
     const std::string prefix = fmt::format("{}.", block.block);
-    LayerUse& layer = use[block.block] = empty_use(experts);
+    LayerStatistics& layer = statistics[block.block] = empty_statistics(experts);
     layer.outputs_Eo = layer.gated_Eo =
         at::empty({experts, block.layer->experts->num_outputs()}, at::kDouble);
     layer.tokens = tensor_of(prefix + "tokens", {1}, at::kLong, true).item<int64_t>();
@@ -117,7 +118,7 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
       tensor = tensor_of(prefix + name, tensor.sizes().vec(), at::kDouble, counts);
     });
   }
-  return use;
+  return statistics;
 }
 
 }  // namespace moesaic

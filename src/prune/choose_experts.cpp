@@ -33,10 +33,12 @@ struct RankedGroup {
 
   bool owns(int64_t id) const { return id >= begin && id < end; }
   int64_t size() const { return static_cast<int64_t>(present.size()); }
-  int64_t experts() const { return block->layer->options().num_experts / block->ranked_groups(); }
+  int64_t experts() const {
+    return block->layer->options().num_experts / block->num_ranked_groups();
+  }
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
-    const int64_t selected = nn::experts_per_token(block->layer->options().rule);
+    const int64_t selected = nn::num_selected_experts(block->layer->options().rule);
     return std::min(std::max<int64_t>(selected, 1), size());
   }
   int64_t count_of(const Ids& ids) const {
@@ -50,7 +52,7 @@ struct RankedGroup {
 
 /// Returns a layer's groups with those of these experts that each has.
 std::vector<RankedGroup> groups_of(const MoEBlock& block, const Ids& present) {
-  const int64_t count = block.ranked_groups(), experts = block.layer->options().num_experts;
+  const int64_t count = block.num_ranked_groups(), experts = block.layer->options().num_experts;
   const int64_t each = experts / count;
   std::vector<RankedGroup> groups;
   for (int64_t i = 0; i < count; ++i) {
@@ -87,7 +89,7 @@ void check_count(const KeepRule& rule, const RankedGroup& group) {
     fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
                group.size());
   }
-  const int64_t selected = nn::experts_per_token(group.block->layer->options().rule);
+  const int64_t selected = nn::num_selected_experts(group.block->layer->options().rule);
   if (count < std::min(selected, group.size())) {
     fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects; {}",
                rule.where, group.where, count, group.experts(), selected,
@@ -123,7 +125,7 @@ int64_t parameters_of_expert(const MoEBlock& block) {
   int64_t numbers = 0;
   for (const at::Tensor& parameter : block.layer->experts->parameters())
     numbers += parameter.numel();
-  return numbers / block.layer->experts->count();
+  return numbers / block.layer->experts->num_experts();
 }
 
 /// Chooses among the experts of all blocks that a rule for all of them covers.

@@ -8,13 +8,13 @@
 #include <limits>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 namespace {
 
-constexpr Powers kUsePowers[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}};
+constexpr Powers kStatisticPowers[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}};
 
 at::Tensor zeros(at::IntArrayRef shape) {
   return at::zeros(shape, at::kDouble);
@@ -27,31 +27,32 @@ at::Tensor on_host(const at::Tensor& tensor) {
 /// Adds what tokens select, and the gates of those that an expert has the largest of. `into` is
 /// the layer's merged_into.
 void add_choices(const RoutingRecord& record, const at::Tensor& ids_K,
-                 const std::vector<int64_t>& into, LayerUse& use) {
+                 const std::vector<int64_t>& into, LayerStatistics& statistics) {
   const Routing& routing = record.routing;
   const at::Tensor weights_TK = on_host(combine_weights(routing));
   if (routing.choice.size(1) == 0) {
     const auto [gate_T, slot_T] = weights_TK.max(1);
-    use.first_gates.index_add_(0, ids_K.index_select(0, slot_T), gate_T.clamp_min(0));
-    use.selections.index_add_(0, ids_K, on_host(routing.offsets.diff()));
+    statistics.first_gates.index_add_(0, ids_K.index_select(0, slot_T), gate_T.clamp_min(0));
+    statistics.selections.index_add_(0, ids_K, on_host(routing.offsets.diff()));
     return;
   }
   at::Tensor choice_Tk = routing.choice.to(at::kCPU, at::kLong);
   if (!into.empty()) choice_Tk = at::tensor(into, at::kLong).index({choice_Tk});
-  const at::Tensor none_TE = zeros({weights_TK.size(0), use.selections.size(0)});
-  use.selections.add_(none_TE.scatter(1, choice_Tk, 1.0).sum(0));
+  const at::Tensor none_TE = zeros({weights_TK.size(0), statistics.selections.size(0)});
+  statistics.selections.add_(none_TE.scatter(1, choice_Tk, 1.0).sum(0));
   // A first choice that finds no room, or was pruned, is received by no one.
   const at::Tensor weights_TE = none_TE.index_copy(1, ids_K, weights_TK);
   const at::Tensor first_T1 = choice_Tk.narrow(1, 0, 1);
-  use.first_gates.index_add_(0, first_T1.squeeze(1), weights_TE.gather(1, first_T1).squeeze(1));
+  statistics.first_gates.index_add_(0, first_T1.squeeze(1),
+                                    weights_TE.gather(1, first_T1).squeeze(1));
 }
 
 /// Adds gated outputs and, where two are of one token, their inner products. `gate_R1` is 1 where
 /// gates are within the outputs.
 void add_gated(const Routing& routing, const at::Tensor& outputs_Ro, const at::Tensor& gate_R1,
-               const at::Tensor& id_R, LayerUse& use) {
+               const at::Tensor& id_R, LayerStatistics& statistics) {
   constexpr int64_t kChunk = 8192;  // Rows that are copied at a time.
-  const int64_t rows = outputs_Ro.size(0), experts = use.selections.size(0);
+  const int64_t rows = outputs_Ro.size(0), experts = statistics.selections.size(0);
   // A token's rows are beside each other in this order.
   const at::Tensor order_R = routing.token_row.narrow(0, 0, rows).to(at::kCPU, at::kLong);
   const at::Tensor token_R = routing.token.to(at::kCPU).index_select(0, order_R);
@@ -60,7 +61,7 @@ void add_gated(const Routing& routing, const at::Tensor& outputs_Ro, const at::T
     const at::Tensor row = order_R.narrow(0, first, count);
     return outputs_Ro.index_select(0, row) * gate_R1.index_select(0, row);
   };
-  at::Tensor products = use.products_EE.view({-1});
+  at::Tensor products = statistics.products_EE.view({-1});
   bool is_shared = true;  // Whether a token has rows at this distance.
   for (int64_t distance = 0; is_shared && distance < rows; ++distance) {
     is_shared = false;
@@ -76,14 +77,14 @@ void add_gated(const Routing& routing, const at::Tensor& outputs_Ro, const at::T
       const at::Tensor other_id = ordered_id_R.narrow(0, other, count);
       products.index_add_(0, id * experts + other_id, of_pairs);
       if (distance > 0) products.index_add_(0, other_id * experts + id, of_pairs);
-      if (distance == 0) use.gated_Eo.index_add_(0, id, one_Ro);
+      if (distance == 0) statistics.gated_Eo.index_add_(0, id, one_Ro);
     }
   }
 }
 
 /// Adds the experts' outputs. Where gates are within them, a gate times the norm is the norm alone.
 void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const at::Tensor& ids_K,
-              LayerUse& use) {
+              LayerStatistics& statistics) {
   const Routing& routing = record.routing;
   const auto rows = routing.offsets[-1].item<int64_t>();
   const at::Tensor id_R =
@@ -91,17 +92,17 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
   const at::Tensor outputs_Ro = on_host(computed.outputs.narrow(0, 0, rows));
   const at::Tensor gate_R = on_host(routing.gate.narrow(0, 0, rows));
   const at::Tensor norm_R = outputs_Ro.norm(2, {1});
-  for (auto& [powers, sum] : use.sums) {
-    const double gate = computed.gated && powers.norm > 0 ? 0 : powers.gate;
+  for (auto& [powers, sum] : statistics.sums) {
+    const double gate = computed.is_gated && powers.norm > 0 ? 0 : powers.gate;
     sum.index_add_(0, id_R, gate_R.pow(gate) * norm_R.pow(powers.norm));
   }
-  if (!use.outputs_Eo.defined()) {
-    use.outputs_Eo = zeros({use.selections.size(0), outputs_Ro.size(1)});
-    use.gated_Eo = at::zeros_like(use.outputs_Eo);
+  if (!statistics.outputs_Eo.defined()) {
+    statistics.outputs_Eo = zeros({statistics.selections.size(0), outputs_Ro.size(1)});
+    statistics.gated_Eo = at::zeros_like(statistics.outputs_Eo);
   }
-  use.outputs_Eo.index_add_(0, id_R, outputs_Ro);
-  const at::Tensor gate_R1 = (computed.gated ? at::ones_like(gate_R) : gate_R).unsqueeze(1);
-  add_gated(routing, outputs_Ro, gate_R1, id_R, use);
+  statistics.outputs_Eo.index_add_(0, id_R, outputs_Ro);
+  const at::Tensor gate_R1 = (computed.is_gated ? at::ones_like(gate_R) : gate_R).unsqueeze(1);
+  add_gated(routing, outputs_Ro, gate_R1, id_R, statistics);
 }
 
 using Scores = std::vector<double>;
@@ -113,7 +114,7 @@ Scores scores_of(const at::Tensor& score_E) {
   return {data, data + whole_E.numel()};
 }
 
-Scores router_norms(const MoEBlock& block, const nn::ParameterValues& values) {
+Scores router_norms(const MoEBlock& block, const nn::ParameterReader& values) {
   const at::Tensor weight = values(block.layer->router->weight);
   return scores_of(weight.norm(2, {1}, /*keepdim=*/false, at::kDouble).to(at::kCPU));
 }
@@ -137,7 +138,7 @@ Scores router_norm_change(const ScoreInput& in) {
 }
 
 /// Returns a number of each present expert by its weights, `absent` for the others.
-Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
+Scores of_weights(const MoEBlock& block, const nn::ParameterReader& values, double absent,
                   auto number) {
   const std::vector<int64_t> kept = block.layer->kept();
   Scores scores(static_cast<size_t>(block.layer->options().num_experts), absent);
@@ -192,36 +193,36 @@ Scores aimer(const ScoreInput& in) {
   return of_weights(in.finetuned, in.finetuned_values, -1.0, peakedness);
 }
 
-double tokens_of(const LayerUse& use) {
-  return static_cast<double>(std::max<int64_t>(1, use.tokens));
+double tokens_of(const LayerStatistics& statistics) {
+  return static_cast<double>(std::max<int64_t>(1, statistics.tokens));
 }
 
-template <at::Tensor LayerUse::*sums>
+template <at::Tensor LayerStatistics::*sums>
 Scores sum_over_tokens(const ScoreInput& in) {
-  return scores_of((in.use->*sums) / tokens_of(*in.use));
+  return scores_of((in.statistics->*sums) / tokens_of(*in.statistics));
 }
 
 template <int gate, int norm>
 Scores sum_over_rows(const ScoreInput& in) {
-  return scores_of(in.use->sums.at({gate, norm}) / tokens_of(*in.use));
+  return scores_of(in.statistics->sums.at({gate, norm}) / tokens_of(*in.statistics));
 }
 
 template <int gate, int norm>
 Scores mean_over_rows(const ScoreInput& in) {
-  const auto& sums = in.use->sums;
+  const auto& sums = in.statistics->sums;
   return scores_of(sums.at({gate, norm}) / sums.at({0, 0}).clamp_min(1.0));
 }
 
 Scores output_error(const ScoreInput& in) {
-  return scores_of(in.use->products_EE.diagonal() / tokens_of(*in.use));
+  return scores_of(in.statistics->products_EE.diagonal() / tokens_of(*in.statistics));
 }
 
 Scores output_variance(const ScoreInput& in) {
   Scores scores = output_error(in);
-  if (!in.use->gated_Eo.defined()) return scores;
+  if (!in.statistics->gated_Eo.defined()) return scores;
   for (size_t e = 0; e < scores.size(); ++e) {
-    const double norm = in.use->gated_Eo[static_cast<int64_t>(e)].norm().item<double>();
-    const double mean = norm / tokens_of(*in.use);
+    const double norm = in.statistics->gated_Eo[static_cast<int64_t>(e)].norm().item<double>();
+    const double mean = norm / tokens_of(*in.statistics);
     scores[e] = std::max(0.0, scores[e] - mean * mean);
   }
   return scores;
@@ -238,31 +239,32 @@ Scores random_scores(const ScoreInput& in) {
 
 }  // namespace
 
-LayerUse empty_use(int64_t experts) {
-  LayerUse use;
-  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
-  use.selections = zeros({experts});
-  use.first_gates = zeros({experts});
-  use.products_EE = zeros({experts, experts});
-  return use;
+LayerStatistics empty_statistics(int64_t experts) {
+  LayerStatistics statistics;
+  for (const Powers powers : kStatisticPowers) statistics.sums[powers] = zeros({experts});
+  statistics.selections = zeros({experts});
+  statistics.first_gates = zeros({experts});
+  statistics.products_EE = zeros({experts, experts});
+  return statistics;
 }
 
-ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
+ExpertStatisticsMeter::ExpertStatisticsMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
-    LayerUse& use = use_[block.block] = empty_use(block.layer->options().num_experts);
+    LayerStatistics& statistics = statistics_[block.block] =
+        empty_statistics(block.layer->options().num_experts);
     block.layer->set_observer(
-        [&use, experts = block.layer->experts, into = block.layer->merged_into](
+        [&statistics, experts = block.layer->experts, into = block.layer->merged_into](
             const RoutingRecord& record, const at::Tensor& inputs) {
           const torch::NoGradGuard no_grad;
           const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
-          use.tokens += record.routing.num_tokens();
-          add_choices(record, ids_K, into, use);
-          add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
+          statistics.tokens += record.routing.num_tokens();
+          add_choices(record, ids_K, into, statistics);
+          add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, statistics);
         });
   }
 }
 
-ExpertUseMeter::~ExpertUseMeter() {
+ExpertStatisticsMeter::~ExpertStatisticsMeter() {
   for (MoEBlock& block : blocks_) block.layer->set_observer({});
 }
 
@@ -277,9 +279,9 @@ const std::vector<Criterion>& criteria() {
       {"magnitude", false, false, neuron_magnitude, "another name for neuron-magnitude"},
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
-      {"importance", false, kImages, sum_over_tokens<&LayerUse::first_gates>,
+      {"importance", false, kImages, sum_over_tokens<&LayerStatistics::first_gates>,
        "fraction of tokens whose largest gate is the expert's, times that gate's mean"},
-      {"load", false, kImages, sum_over_tokens<&LayerUse::selections>,
+      {"load", false, kImages, sum_over_tokens<&LayerStatistics::selections>,
        "fraction of tokens that select the expert, within its capacity or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>,
        "fraction of tokens that the expert computes"},
@@ -326,10 +328,10 @@ std::vector<double> expert_scores(const std::string& criterion, const ScoreInput
   if (found.needs_pretrained && input.pretrained == nullptr) {
     fail_usage("block {}: criterion '{}' needs the pretrained network", block, criterion);
   }
-  if (found.needs_images && input.use == nullptr) {
+  if (found.needs_images && input.statistics == nullptr) {
     fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);
   }
-  if (found.selects_subset && !all_finite(input.use->products_EE)) {
+  if (found.selects_subset && !all_finite(input.statistics->products_EE)) {
     fail("block {}: criterion '{}': products of the experts' outputs are not finite", block,
          criterion);
   }

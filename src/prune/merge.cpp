@@ -11,7 +11,7 @@ namespace {
 /// Returns the cosines of the experts' mean outputs, [E, E]; 0 for those without one.
 at::Tensor similarities(const PruneLayerPlan& layer) {
   if (!layer.means_Eo.defined() || layer.means_Eo.is_meta()) {
-    return at::zeros({layer.experts, layer.experts}, at::kDouble);
+    return at::zeros({layer.num_experts, layer.num_experts}, at::kDouble);
   }
   const at::Tensor norm_E1 = layer.means_Eo.norm(2, {1}, /*keepdim=*/true);
   const at::Tensor unit_Eo = layer.means_Eo / norm_E1.masked_fill(norm_E1.eq(0), 1.0);
@@ -22,7 +22,7 @@ at::Tensor similarities(const PruneLayerPlan& layer) {
 
 Merging merging_of(const MoEBlock& block, const PruneLayerPlan& layer) {
   const nn::MoELayer& old = block.layer;
-  const int64_t each = layer.experts / block.ranked_groups();
+  const int64_t each = layer.num_experts / block.num_ranked_groups();
   const at::Tensor cosine_EE = similarities(layer);
   const auto nearest = [&](int64_t expert) {
     int64_t best = -1;
@@ -36,7 +36,7 @@ Merging merging_of(const MoEBlock& block, const PruneLayerPlan& layer) {
     return best;
   };
   Merging merging;
-  for (int64_t expert = 0; expert < layer.experts; ++expert) {
+  for (int64_t expert = 0; expert < layer.num_experts; ++expert) {
     const auto place = static_cast<size_t>(expert);
     merging.into.push_back(nearest(old->merged_into.empty() ? expert : old->merged_into[place]));
   }

@@ -265,10 +265,10 @@ void check_finite(const Model& model, const TensorMap* values, const char* which
   }
 }
 
-/// Returns what ParameterValues of a network finds: the tensors of `values` by the names of the
+/// Returns what ParameterReader of a network finds: the tensors of `values` by the names of the
 /// network's parameters, or its own where `values` is null.
-nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
-  if (values == nullptr) return nn::own_values;
+nn::ParameterReader values_for(const Model& model, const TensorMap* values) {
+  if (values == nullptr) return nn::read_parameter;
   std::unordered_map<const void*, at::Tensor> found;
   for (const auto& item : model.named_parameters()) {
     found[item.value().unsafeGetTensorImpl()] = values->at(item.key());
@@ -278,17 +278,17 @@ nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
   };
 }
 
-const LayerUse* use_of(const ExpertUse* use, int64_t block) {
-  if (use == nullptr) return nullptr;
-  const auto found = use->find(block);
-  return found == use->end() ? nullptr : &found->second;
+const LayerStatistics* statistics_of(const ExpertStatistics* statistics, int64_t block) {
+  if (statistics == nullptr) return nullptr;
+  const auto found = statistics->find(block);
+  return found == statistics->end() ? nullptr : &found->second;
 }
 
 /// Sets what the removed experts of each layer leave behind, or are merged by.
-void add_means(PrunePlan& plan, const ExpertUse* use) {
+void add_means(PrunePlan& plan, const ExpertStatistics* statistics) {
   if (!replacement_needs_images(plan.replace)) return;
   for (PruneLayerPlan& layer : plan.layers) {
-    const LayerUse* found = use_of(use, layer.block);
+    const LayerStatistics* found = statistics_of(statistics, layer.block);
     if (found == nullptr || !found->outputs_Eo.defined()) {
       fail_usage("prune: --replace {}: block {} needs calibration images", *plan.replace,
                  layer.block);
@@ -303,9 +303,9 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
   const MoEBlock* block = find_block(blocks, layer.block);
   if (block == nullptr) return fmt::format("block {} has no experts", layer.block);
   const int64_t experts = block->layer->options().num_experts;
-  if (experts != layer.experts) {
+  if (experts != layer.num_experts) {
     return fmt::format("block {} has {} experts, the plan was made for {}", layer.block, experts,
-                       layer.experts);
+                       layer.num_experts);
   }
   const std::vector<int64_t> present = block->layer->kept();
   if (layer.kept.empty() || !is_ascending(layer.kept) ||
@@ -320,18 +320,18 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
 }  // namespace
 
 ConfigProblem config_problem(const PruneLayerPlan& layer) {
-  if (layer.kept.empty() || !is_ascending(layer.kept) || layer.kept.back() >= layer.experts) {
+  if (layer.kept.empty() || !is_ascending(layer.kept) || layer.kept.back() >= layer.num_experts) {
     std::set<int64_t> valid(layer.kept.begin(), layer.kept.end());
-    valid.erase(valid.lower_bound(layer.experts), valid.end());
+    valid.erase(valid.lower_bound(layer.num_experts), valid.end());
     if (valid.empty()) valid.insert(0);
     return {fmt::format("'kept' must be ascending experts below {}, such as [{}], found [{}]",
-                        layer.experts, fmt::join(valid, ", "), fmt::join(layer.kept, ", ")),
+                        layer.num_experts, fmt::join(valid, ", "), fmt::join(layer.kept, ", ")),
             {"kept"}};
   }
-  if (!layer.scores.empty() && static_cast<int64_t>(layer.scores.size()) != layer.experts) {
-    return {
-        fmt::format("'scores' has {} numbers for {} experts", layer.scores.size(), layer.experts),
-        {"scores"}};
+  if (!layer.scores.empty() && static_cast<int64_t>(layer.scores.size()) != layer.num_experts) {
+    return {fmt::format("'scores' has {} numbers for {} experts", layer.scores.size(),
+                        layer.num_experts),
+            {"scores"}};
   }
   return {};
 }
@@ -357,13 +357,13 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   const Criterion& criterion = criterion_of(options.criterion);
   const bool compares = criterion.needs_pretrained;
   std::vector<MoEBlock> before;
-  nn::ParameterValues old_values;
+  nn::ParameterReader old_values;
   if (input.pretrained != nullptr) {
     check_finite(*input.pretrained, input.pretrained_values, "pretrained");
     before = input.pretrained->moe_blocks();
     old_values = values_for(*input.pretrained, input.pretrained_values);
   }
-  const nn::ParameterValues values = values_for(input.finetuned, input.finetuned_values);
+  const nn::ParameterReader values = values_for(input.finetuned, input.finetuned_values);
   ExpertRankings rankings;
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
@@ -371,15 +371,15 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
       fail_usage("prune: the pretrained network has no experts in block {}; choose another",
                  block.block);
     }
-    const LayerUse* use = use_of(input.use, block.block);
+    const LayerStatistics* statistics = statistics_of(input.statistics, block.block);
     ExpertRanking& ranking = rankings[block.block];
     ranking.scores = expert_scores(options.criterion, {.finetuned = block,
                                                        .pretrained = old,
-                                                       .use = use,
+                                                       .statistics = statistics,
                                                        .seed = options.seed,
                                                        .finetuned_values = values,
                                                        .pretrained_values = old_values});
-    if (criterion.selects_subset) ranking.products_EE = use->products_EE;
+    if (criterion.selects_subset) ranking.products_EE = statistics->products_EE;
   }
   const KeptExperts kept = choose_experts(input.finetuned, options.keep, rankings);
   PrunePlan plan{
@@ -387,24 +387,24 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   for (const MoEBlock& block : blocks) {
     const ExpertRanking& ranking = rankings.at(block.block);
     plan.layers.push_back({.block = block.block,
-                           .experts = block.layer->options().num_experts,
+                           .num_experts = block.layer->options().num_experts,
                            .kept = kept.at(block.block),
                            .scores = ranking.scores,
-                           .groups = block.ranked_groups(),
+                           .num_groups = block.num_ranked_groups(),
                            .products_EE = ranking.products_EE});
   }
-  add_means(plan, input.use);
+  add_means(plan, input.statistics);
   return plan;
 }
 
-void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
+void complete_plan(PrunePlan& plan, const Model& model, const ExpertStatistics* statistics) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (PruneLayerPlan& layer : plan.layers) {
     const MoEBlock* block = find_block(blocks, layer.block);
-    if (block != nullptr) layer.groups = block->ranked_groups();
+    if (block != nullptr) layer.num_groups = block->num_ranked_groups();
   }
   if (!plan.replace) plan.replace = default_replacement(model);
-  add_means(plan, use);
+  add_means(plan, statistics);
 }
 
 CriterionChoice CriterionChoice::parse(const std::string& text) {

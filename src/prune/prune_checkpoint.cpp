@@ -15,6 +15,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
@@ -24,7 +25,7 @@ namespace {
 
 void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const std::string& criterion = options.prune.criterion;
-  const bool by_plan = options.found || options.plan;
+  const bool by_plan = options.searched_plan || options.plan;
   const bool compares = !by_plan && criterion_of(criterion).needs_pretrained;
   if (compares && options.pretrained.empty()) {
     fail_usage(
@@ -46,7 +47,7 @@ std::string kept_text(const PruneLayerPlan& layer) {
   std::string text;
   int64_t group = 0;
   for (const int64_t id : layer.kept) {
-    for (; group < id * layer.groups / layer.experts; ++group) text += " |";
+    for (; group < id * layer.num_groups / layer.num_experts; ++group) text += " |";
     text += fmt::format("{}{}", text.empty() ? "" : " ", id);
   }
   return text;
@@ -62,10 +63,10 @@ bool compares(const std::string& name) {
 /// arbitrary.
 void warn_of_ties(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) {
-    const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.experts;
+    const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
     if (whole || layer.scores.empty()) continue;
-    const int64_t each = layer.experts / layer.groups;
-    for (int64_t first = 0; first < layer.experts; first += each) {
+    const int64_t each = layer.num_experts / layer.num_groups;
+    for (int64_t first = 0; first < layer.num_experts; first += each) {
       const auto begin = layer.scores.begin() + first;
       const auto [min, max] = std::minmax_element(begin, begin + each);
       if (*min < *max) continue;
@@ -90,7 +91,7 @@ int64_t experts_of(const Model& model) {
 std::string routing_text(const nn::RoutingRule& rule) {
   if (std::holds_alternative<ExpertChoiceOptions>(rule)) return "experts select tokens";
   if (std::holds_alternative<AdaptiveOptions>(rule)) return "a threshold selects experts";
-  return fmt::format("a token selects {} experts", nn::experts_per_token(rule));
+  return fmt::format("a token selects {} experts", nn::num_selected_experts(rule));
 }
 
 std::string routing_problem(const Model& finetuned, const Model& pretrained) {
@@ -116,8 +117,8 @@ bool agrees(const std::string& name, const at::Tensor& own, const at::Tensor* ot
 std::string shape_problem(const Model& finetuned, const Model& pretrained) {
   const auto before = pretrained.named_parameters();
   for (const auto& item : finetuned.named_parameters()) {
-    const bool left_behind = item.key().ends_with("stand_in");
-    if (left_behind || finetuned.may_differ_from_pretrained(item.key())) continue;
+    const bool is_replacement = item.key().ends_with(nn::kReplacementOutputsKey);
+    if (is_replacement || finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (agrees(item.key(), item.value(), other)) continue;
     if (other == nullptr) return fmt::format("'{}' is missing", item.key());
@@ -310,7 +311,8 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
 
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   const Checkpoint newest = load_newest_checkpoint(
-      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false, .trust = trust});
+      run_or_checkpoint,
+      {.verify = false, .load_model = false, .load_optimizer = false, .trust = trust});
   const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
   const auto index = static_cast<size_t>(progress_of(newest).first);
   if (phases.is_array() && index < phases.size()) {
@@ -364,7 +366,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   } else if (!shape.moe_blocks().empty()) {
     check_keep(shape, prune.keep);
   }
-  std::optional<ExpertUse> use;
+  std::optional<ExpertStatistics> use;
   if (needs_images(options)) {
     if (!options.calibrate) fail_usage("prune: calibration images are needed; set calibrate");
     const std::shared_ptr<Model> model = model_of(checkpoint);
@@ -375,8 +377,9 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
     complete_plan(plan, shape, use ? &*use : nullptr);
     return plan;
   }
-  PruneInput input{
-      .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
+  PruneInput input{.finetuned = shape,
+                   .statistics = use ? &*use : nullptr,
+                   .finetuned_values = &checkpoint.model};
   if (options.pretrained.empty()) return plan_pruning(input, prune);
   const Checkpoint before = load_newest_checkpoint(options.pretrained, options.load_options());
   const std::shared_ptr<Model> before_shape = meta_model_of(before);
@@ -406,7 +409,8 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_outside_trained_images(options.out, checkpoint.config);
   const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   PruneCheckpointResult result;
-  result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
+  result.plan =
+      options.searched_plan ? *options.searched_plan : plan_checkpoint(options, checkpoint, *shape);
   result.before = footprint(*shape);
   const int64_t experts = experts_of(*shape);
   const TensorMaker make = prune_shape(*shape, checkpoint.model, result.plan);
@@ -440,9 +444,9 @@ std::string describe(const PruneCheckpointResult& result) {
   std::string text =
       fmt::format("{:>5}  {:>9}  kept by {}\n", "block", "experts", result.plan.criterion);
   for (const PruneLayerPlan& layer : result.plan.layers) {
-    text +=
-        fmt::format("{:>5}  {:>9}  {}\n", layer.block,
-                    fmt::format("{} of {}", layer.kept.size(), layer.experts), kept_text(layer));
+    text += fmt::format("{:>5}  {:>9}  {}\n", layer.block,
+                        fmt::format("{} of {}", layer.kept.size(), layer.num_experts),
+                        kept_text(layer));
   }
   const Footprint &before = result.before, &after = result.after;
   text += change("parameters", static_cast<double>(before.num_parameters),

@@ -7,8 +7,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 
@@ -42,7 +42,7 @@ ResultsFile read_results(const fs::path& given) {
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
-  with_stored_errors([&] {
+  with_errors_as_failures([&] {
     file.rows = measured_rows(root);
     file.experiment =
         fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
@@ -97,7 +97,7 @@ std::string significant(const std::optional<double>& number) {
 
 /// Returns the ends of a difference's interval.
 std::pair<std::optional<double>, std::optional<double>> interval(const Moments& difference) {
-  const std::optional<double> half = difference.half_interval();
+  const std::optional<double> half = difference.confidence_half_width();
   if (!half) return {};
   return {difference.mean - *half, difference.mean + *half};
 }

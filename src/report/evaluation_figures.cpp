@@ -368,14 +368,14 @@ Figure routing_images_figure(const RoutedImages& images, const std::string& stem
                        .gap_y = 40});
 }
 
-ConfigProblem config_problem(const SamplesConfig& config) {
+ConfigProblem config_problem(const ImageGridConfig& config) {
   if (config.augment.mixup == 0.0) return {};
   return {"mixup needs a batch, but images are drawn one by one; leave it out",
           {"augment.mixup", "augment"}};
 }
 
-Figure samples_figure(const SamplesConfig& config, const ReproduceOptions& options) {
-  Datasets datasets(options.open);
+Figure image_grid_figure(const ImageGridConfig& config, const ReproduceOptions& options) {
+  DatasetCache datasets(options.open);
   const auto data = datasets.get(config.data, config.split, config.preprocess);
   if (!data->has_images()) fail_usage("dataset '{}': the inputs are not images", config.data);
   const ImageTransform transform(data->info(), config.augment);

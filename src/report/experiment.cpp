@@ -13,9 +13,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
@@ -85,8 +85,8 @@ void rename_kind(Document& document) {
 void check_name(const Value& value) {
   const std::string name = value.as_string("name");
   const size_t slash = std::min(name.find('/'), name.size());
-  const bool plain = is_plain_name(name.substr(0, slash)) &&
-                     (slash == name.size() || is_plain_name(name.substr(slash + 1)));
+  const bool plain = is_portable_name(name.substr(0, slash)) &&
+                     (slash == name.size() || is_portable_name(name.substr(slash + 1)));
   if (plain) return;
   fail_usage("{}: name {} may hold letters, digits, '-', '_' and '.', and one '/' between them",
              value.where(), printable(name));
@@ -173,7 +173,7 @@ Report report_of_runs(const Experiment& experiment, const RunsConfig& config,
 }
 
 Report report_of_samples(const Experiment& experiment, const ReproduceOptions& options) {
-  const Figure figure = samples_figure(parse<SamplesConfig>(experiment.config), options);
+  const Figure figure = image_grid_figure(parse<ImageGridConfig>(experiment.config), options);
   // Its settings may change: it is made in a second.
   const LockFile lock = hold_folder(options.out, {{"experiment", experiment.name}});
   return {fmt::format("# {}\n\n{} Made by `{}`.\n\n![{}](figure.svg)\n", experiment.name,
@@ -202,7 +202,7 @@ fs::path default_output(const Experiment& experiment) {
 
 std::string plan_experiment(const Experiment& experiment) {
   const std::optional<RunsConfig> runs = runs_in(experiment);
-  if (!runs) parse<SamplesConfig>(experiment.config);
+  if (!runs) parse<ImageGridConfig>(experiment.config);
   return fmt::format("experiment    {}, scale {}\n", experiment.name,
                      scale_name(experiment.scale)) +
          (runs ? plan_rows_of(*runs) : "draws images, trains nothing\n");

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/data/views.h"
 #include "moesaic/train/run_plan.h"
@@ -19,7 +19,7 @@ namespace moesaic {
 namespace {
 
 /// Returns what a phase's network is evaluated on: its data with the labels of its outputs.
-ProbeContext probe_context_of(const PhasePlan& plan, const Model& shape, Datasets& datasets) {
+ProbeContext probe_context_of(const PhasePlan& plan, const Model& shape, DatasetCache& datasets) {
   const PhaseConfig& phase = plan.config;
   ProbeContext probe_context{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
@@ -71,8 +71,8 @@ void add_probes_after(std::map<std::string, std::string> names, const std::strin
 
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
 void plan_phase_metrics(const PlannedRow& row, const RunsConfig& experiment, const Model& shape,
-                        const std::vector<PhasePlan>& plans, Datasets& datasets, MeasuredRow& own,
-                        ExperimentRun& run) {
+                        const std::vector<PhasePlan>& plans, DatasetCache& datasets,
+                        MeasuredRow& own, ExperimentRun& run) {
   std::map<std::string, std::string> earlier = row.phase_rows;
   for (const PhasePlan& plan : plans) {
     const std::string& phase = plan.config.name;
@@ -177,12 +177,12 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
 Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
                      int64_t step, const std::function<std::shared_ptr<Model>()>& start) {
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, step, probe_context.data,
-                       {.batch_size = config.evaluate_batch_size,
-                        .num_loader_threads = config.num_loader_threads,
-                        .loss = probe_context.loss,
-                        .precision = config.precision},
-                       start);
+  ProbedModel subject(model, step, probe_context.data,
+                      {.batch_size = config.evaluate_batch_size,
+                       .num_loader_threads = config.num_loader_threads,
+                       .loss = probe_context.loss,
+                       .precision = config.precision},
+                      start);
   Measurement measurement{.step = step};
   for (const Probe* probe : probe_context.probes) probe->measure(subject, measurement);
   return measurement;
@@ -190,7 +190,7 @@ Measurement measured(const RunConfig& config, const ProbeContext& probe_context,
 
 }  // namespace
 
-DatasetOpener opener_of(Datasets& datasets) {
+DatasetOpener opener_of(DatasetCache& datasets) {
   return [&datasets](std::string_view name, std::string_view split) {
     return datasets.get(std::string(name), std::string(split));
   };
@@ -207,7 +207,7 @@ int64_t ExperimentRun::images(int64_t updates) const {
 }
 
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
-                       Datasets& datasets) {
+                       DatasetCache& datasets) {
   ExperimentRun run{.config = std::move(config)};
   const std::shared_ptr<Model> shape = build_initial_meta_model(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
@@ -241,7 +241,7 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
   return run;
 }
 
-std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, DatasetCache& datasets,
                                   const ImageCallback& on_images) {
   RunResult made;
   RunRecord& record = made[run.result_rows.back().name];
@@ -268,7 +268,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));
     seconds.push_back(trained);
   };
-  TrainerOptions options{.device = run.device, .progress = false, .open = opener_of(datasets)};
+  TrainerOptions options{.device = run.device, .show_progress = false, .open = opener_of(datasets)};
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   const int64_t last_phase = run.result_rows.back().steps_before_last_phase;
   options.on_step = [&](Model& model, int64_t step) {
@@ -295,7 +295,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
   };
   Trainer trainer(config, std::move(options));
   const TrainResult result = trainer.run();
-  if (!result.complete) return std::nullopt;
+  if (!result.is_complete) return std::nullopt;
   pause();
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);

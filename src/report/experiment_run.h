@@ -108,15 +108,15 @@ struct ExperimentRun {
 /// Plans the runs of a row that have this configuration but for their seeds. Throws Error (usage)
 /// for inconsistent settings and unknown probes.
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
-                       Datasets& datasets);
+                       DatasetCache& datasets);
 
 /// Returns what opens these data in a run.
-DatasetOpener opener_of(Datasets& datasets);
+DatasetOpener opener_of(DatasetCache& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
 /// for the seconds that it took to converge.
 /// Returns nothing where `on_images` ended it.
-std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, DatasetCache& datasets,
                                   const ImageCallback& on_images);
 
 /// Number of the images that a phase is measured on, in the runs of its row.
@@ -154,6 +154,6 @@ inline double percent_saved(double own, double whole) {
 /// An interrupted run is resumed. Networks that keep all experts are the same for every criterion
 /// and exist once.
 PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& options,
-                           Datasets& datasets);
+                           DatasetCache& datasets);
 
 }  // namespace moesaic

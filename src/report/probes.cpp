@@ -44,7 +44,7 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
   return metrics;
 }
 
-void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
+void measure_alignment(ProbedModel& subject, Measurement& measurement) {
   const auto directions = subject.data("train").directions();
   for (const auto& [weights, w_EJd] : subject.model().weight_directions()) {
     for (const auto& [direction, v_Kd] : directions) {
@@ -62,7 +62,7 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
 /// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
 /// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
 Probe routing_probe(Metric metric, bool by_kind, std::string description,
-                    std::function<void(ProbeSubject&, const LayerRouting&, Measurement&)> measure) {
+                    std::function<void(ProbedModel&, const LayerRouting&, Measurement&)> measure) {
   return {.description = std::move(description),
           .metrics =
               [=](const Model& model, const DataSplits& data) {
@@ -72,7 +72,7 @@ Probe routing_probe(Metric metric, bool by_kind, std::string description,
                 return measured ? std::vector{metric} : std::vector<Metric>{};
               },
           .measure =
-              [=](ProbeSubject& subject, Measurement& measurement) {
+              [=](ProbedModel& subject, Measurement& measurement) {
                 const std::vector<LayerRouting>& layers = subject.evaluation("train").routing;
                 if (!layers.empty()) measure(subject, layers.back(), measurement);
               }};
@@ -93,7 +93,7 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
 Probe entropy_probe() {
   return routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
                        "dispatch entropy of the training data by its groups, else by its classes",
-                       [](ProbeSubject&, const LayerRouting& layer, Measurement& measurement) {
+                       [](ProbedModel&, const LayerRouting& layer, Measurement& measurement) {
                          measurement.numbers["entropy"] = dispatch_of(layer).entropy;
                        });
 }
@@ -103,7 +103,7 @@ Probe dispatch_probe() {
   return routing_probe(
       table_metric("dispatch", "training examples", 0), true,
       "number of training examples by expert and group, or class where there are no groups",
-      [](ProbeSubject& subject, const LayerRouting& layer, Measurement& measurement) {
+      [](ProbedModel& subject, const LayerRouting& layer, Measurement& measurement) {
         const DatasetInfo& info = subject.data("train").info();
         MeasuredTable table{layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
         for (const auto& row : dispatch_of(layer).rows)
@@ -116,7 +116,7 @@ Probe dispatch_probe() {
 Probe load_probe() {
   return routing_probe(table_metric("load", "fraction of the rows", 3), false,
                        "fraction of the training data's rows that each expert computes",
-                       [](ProbeSubject&, const LayerRouting& layer, Measurement& measurement) {
+                       [](ProbedModel&, const LayerRouting& layer, Measurement& measurement) {
                          measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
                        });
 }
@@ -137,7 +137,7 @@ double guessed_accuracy(const Dataset& data) {
 
 /// Returns a probe of one number, of the data only for which `applies` holds, where it is given.
 Probe number_probe(std::string description, Metric metric,
-                   std::function<double(ProbeSubject&)> measure,
+                   std::function<double(ProbedModel&)> measure,
                    bool (*applies)(const DataSplits&) = nullptr) {
   return {.description = std::move(description),
           .metrics =
@@ -146,7 +146,7 @@ Probe number_probe(std::string description, Metric metric,
                 return measured ? std::vector{metric} : std::vector<Metric>{};
               },
           .measure =
-              [=](ProbeSubject& subject, Measurement& measurement) {
+              [=](ProbedModel& subject, Measurement& measurement) {
                 measurement.numbers[metric.name] = measure(subject);
               }};
 }
@@ -164,7 +164,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
             return {accuracy};
           },
           .measure =
-              [=](ProbeSubject& subject, Measurement& measurement) {
+              [=](ProbedModel& subject, Measurement& measurement) {
                 measurement.numbers[name] = subject.evaluation(split).metric(metric);
               }};
 }
@@ -174,7 +174,7 @@ Probe relative_error_probe() {
   return number_probe(
       "mean squared error on the test split divided by the variance of its targets",
       amount_metric("error", "test error over the targets' variance", 4),
-      [](ProbeSubject& subject) {
+      [](ProbedModel& subject) {
         const Dataset& data = subject.data("test");
         const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
         const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
@@ -189,7 +189,7 @@ Probe success_probe() {
   return number_probe(
       "indicator of a test accuracy of at least 90 %",
       amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0),
-      [](ProbeSubject& subject) {
+      [](ProbedModel& subject) {
         return subject.evaluation("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
       },
       [](const DataSplits& data) { return is_measured(*data.at("test"), "accuracy"); });
@@ -225,20 +225,20 @@ Registry<Probe>& probes() {
          {"entropy", entropy_probe()},
          {"flops", number_probe("number of FLOPs per image, by the test data's routing",
                                 amount_metric("flops", "FLOPs an image", 0),
-                                [](ProbeSubject& subject) {
+                                [](ProbedModel& subject) {
                                   return subject.model().flops_per_image(
                                       subject.evaluation("test").rows_per_token());
                                 })},
          {"load", load_probe()},
          {"parameters", number_probe("number of parameters that the network has",
                                      amount_metric("parameters", "parameters", 0),
-                                     [](ProbeSubject& subject) {
+                                     [](ProbedModel& subject) {
                                        return static_cast<double>(subject.model().num_parameters());
                                      })},
          {"relative_error", relative_error_probe()},
          {"steps",
           number_probe("number of steps that were made", amount_metric("steps", "steps", 0),
-                       [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
+                       [](ProbedModel& subject) { return static_cast<double>(subject.step()); })},
          {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {

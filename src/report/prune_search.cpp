@@ -62,21 +62,23 @@ struct Search {
     return evaluation.metric("accuracy");
   }
 
-  bool is_near(double accuracy) const { return accuracy >= whole - 100.0 * options.max_drop; }
+  bool is_within_drop(double accuracy) const {
+    return accuracy >= whole - 100.0 * options.max_drop;
+  }
 
   void add_point(const PrunePlan& plan, double accuracy) {
     const std::shared_ptr<Model> pruned = meta_copy(*shape);
     apply_plan(*pruned, plan);
     const double parameters = static_cast<double>(pruned->num_parameters()) /
                               static_cast<double>(shape->num_parameters());
-    result.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
+    result.points.push_back({experts_text(plan), parameters, accuracy, is_within_drop(accuracy)});
   }
 
   /// Tries a plan and keeps it where it is near. Returns whether it is.
   bool try_plan(const PrunePlan& plan) {
     const double accuracy = accuracy_of(plan);
     add_point(plan, accuracy);
-    if (!is_near(accuracy)) return false;
+    if (!is_within_drop(accuracy)) return false;
     result.plan = plan;
     return true;
   }
@@ -128,7 +130,8 @@ struct Search {
 
   void search_greedily() {
     for (const PruneLayerPlan& layer : ranking.layers) {
-      at_most += static_cast<int64_t>(ranking.layers.size()) * (layer.experts / layer.groups - 1);
+      at_most +=
+          static_cast<int64_t>(ranking.layers.size()) * (layer.num_experts / layer.num_groups - 1);
     }
     for (;;) {
       std::optional<PrunePlan> best;
@@ -143,7 +146,7 @@ struct Search {
       }
       if (!best) return;
       add_point(*best, best_accuracy);
-      if (!is_near(best_accuracy)) return;
+      if (!is_within_drop(best_accuracy)) return;
       result.plan = *best;
     }
   }
@@ -158,7 +161,7 @@ std::vector<PrunePoint> by_size(const PruneSearch& search) {
 
 }  // namespace
 
-const PrunePoint& PruneSearch::found() const {
+const PrunePoint& PruneSearch::plan_point() const {
   const std::string experts = experts_text(plan);
   return *std::ranges::find(points, experts, &PrunePoint::experts);
 }
@@ -185,9 +188,9 @@ std::string to_text(const PruneSearch& search) {
   for (const PrunePoint& point : by_size(search)) {
     table.add({point.experts, fmt::format("{:.1f}", 100.0 * point.parameters),
                fmt::format("{:.2f}", point.accuracy),
-               point.experts == search.found().experts ? "chosen"
-               : point.is_near                         ? ""
-                                                       : "too low"});
+               point.experts == search.plan_point().experts ? "chosen"
+               : point.is_within_drop                       ? ""
+                                                            : "too low"});
   }
   return fmt::format(
       "{}, {}: the smallest network at most {:g} points below the unpruned one\n\n{}",
@@ -203,7 +206,7 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
     sizes.push_back(100.0 * point.parameters);
     accuracies.push_back(point.accuracy);
   }
-  const PrunePoint &whole = search.points.front(), &found = search.found();
+  const PrunePoint &whole = search.points.front(), &found = search.plan_point();
   const double bar = whole.accuracy - 100.0 * search.max_drop;
   accuracies.push_back(bar);
   Panel panel{

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
 
@@ -158,7 +158,7 @@ ConfigProblem config_problem(const PaperBound& bound) {
 
 std::string ResultRow::verdict() const {
   if (paper_bound) {
-    const std::optional<double> half = Moments{measured, std, num_runs}.half_interval();
+    const std::optional<double> half = Moments{measured, std, num_runs}.confidence_half_width();
     if (!half) return "open";
     const auto [at_most, at_least] = *paper_bound;
     const double low = measured - *half, high = measured + *half;

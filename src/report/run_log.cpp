@@ -97,7 +97,7 @@ void RunLog::add(const std::string& row, int64_t index, const Json& entry) {
   const std::string key = key_of(row, index);
   runs_[key] = entry;
   if (!fd_) {
-    fd_ = open_own(lines_, O_WRONLY | O_APPEND);
+    fd_ = open_without_links(lines_, O_WRONLY | O_APPEND);
     sync_path(lines_.parent_path());
   }
   // Led by a line break, so that one that a full disk has cut harms no other.

@@ -169,7 +169,7 @@ using MakeRun =
 bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
               const MakeRun& make) {
   std::optional<Progress> progress;
-  if (options.progress && !in_turn && !images.empty()) {
+  if (options.show_progress && !in_turn && !images.empty()) {
     progress.emplace(
         ProgressOptions{.label = "runs",
                         .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
@@ -180,7 +180,7 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
   size_t next = 0;
   std::atomic<bool> ended = false;
   std::exception_ptr error;
-  const auto stopped = [&] { return options.stop != nullptr && options.stop->requested(); };
+  const auto stopped = [&] { return options.stop != nullptr && options.stop->is_requested(); };
   const auto advance = [&](size_t task, int64_t count, std::string_view note = {}) {
     const int64_t more = count - std::exchange(taken[task], count);
     if (progress) progress->advance(more, note);

@@ -12,7 +12,7 @@
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/train/run_plan.h"
@@ -319,7 +319,7 @@ class RunsCheck {
 
 /// Plans the rows of a grid, and checks what is to be measured and drawn of them.
 PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& options,
-                          Datasets& datasets) {
+                          DatasetCache& datasets) {
   Json runs = Json::object(), earlier = Json::object();
   PreparedRuns ready{.stages = std::vector<std::vector<PreparedRow>>(1)};
   std::vector<std::string> phases;
@@ -367,7 +367,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);
   TextTable table({"row", "model", "parameters", "phases", "steps", "runs"}, 2);
-  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  DatasetCache datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);
     const std::shared_ptr<Model> model = build_initial_meta_model(run);
@@ -384,7 +384,7 @@ std::string plan_rows_of(const RunsConfig& config) {
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
-  Datasets datasets(options.open);
+  DatasetCache datasets(options.open);
   const PreparedRuns ready = config.sweep.is_given() ? prepare_sweep(config, options, datasets)
                                                      : prepare_grid(config, options, datasets);
   RunsCheck(config, ready).values();

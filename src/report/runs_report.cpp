@@ -119,7 +119,7 @@ std::string intervals(const RunsConfig& config, const Results& results) {
   const auto add = [&](const std::string& row, const std::string& metric) {
     const ResultRow* const found = results.find(row, metric);
     if (found == nullptr) return;
-    const auto half = Moments{found->measured, found->std, found->num_runs}.half_interval();
+    const auto half = Moments{found->measured, found->std, found->num_runs}.confidence_half_width();
     if (!half || *half == 0.0) return;
     text += fmt::format("- `{}` of {}: {:.3g}, {:.3g} to {:.3g}\n", metric, row, found->measured,
                         found->measured - *half, found->measured + *half);

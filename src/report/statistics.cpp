@@ -28,7 +28,7 @@ std::optional<double> Moments::standard_error() const {
   return *std / std::sqrt(static_cast<double>(n));
 }
 
-std::optional<double> Moments::half_interval() const {
+std::optional<double> Moments::confidence_half_width() const {
   constexpr double kInside = 0.95;
   if (!std) return std::nullopt;
   return t_quantile(kInside, n - 1) * *standard_error();

@@ -50,7 +50,7 @@ std::string choice_text(const std::string& name, const KeepSpec& keep, const Mod
   std::vector<double> counts;
   for (const MoEBlock& block : model.moe_blocks()) {
     counts.push_back(static_cast<double>(kept.at(block.block).size()) /
-                     static_cast<double>(block.ranked_groups()));
+                     static_cast<double>(block.num_ranked_groups()));
   }
   return fmt::format("{} ({:.3g})", name, fmt::join(counts, ", "));
 }
@@ -60,7 +60,7 @@ std::string choice_text(const std::string& name, const KeepSpec& keep, const Mod
 int64_t experts_of_group(const Model& model) {
   int64_t experts = 0;
   for (const MoEBlock& block : model.moe_blocks()) {
-    experts = std::max(experts, block.layer->options().num_experts / block.ranked_groups());
+    experts = std::max(experts, block.layer->options().num_experts / block.num_ranked_groups());
   }
   return experts;
 }
@@ -77,8 +77,8 @@ std::vector<SweepSize> sizes_of(const SweepConfig& config, const Value& source, 
       fail_usage("{}: a layer cannot keep {} of its {} experts; choose at most {}",
                  location_of(source, {"keep"}), keep, experts, experts);
     }
-    sizes.push_back(
-        {sweep_size(keep), keep, fmt::format("{} of {}", keep, experts), KeepSpec::count(keep)});
+    sizes.push_back({sweep_size_name(keep), keep, fmt::format("{} of {}", keep, experts),
+                     KeepSpec::count(keep)});
     sizes.back().keep.exclude_blocks(config.exclude_blocks);
     if (keep < experts) check_keep(model, sizes.back().keep);
   }
@@ -148,7 +148,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     };
     const auto paper = [&](const char* metric) {
       const auto number =
-          paper_number(config.paper, sweep_row(plan.sizes[i].name, criterion), metric);
+          paper_number(config.paper, sweep_row_name(plan.sizes[i].name, criterion), metric);
       return number && number->value ? fmt::format("{}", *number->value) : "-";
     };
     table.add({plan.sizes[i].text, saved(&Footprint::num_parameters), paper("parameters_pruned"),
@@ -178,16 +178,16 @@ std::vector<std::string> sweep_criterion_names() {
   return names;
 }
 
-std::string sweep_size(int64_t keep) {
+std::string sweep_size_name(int64_t keep) {
   return fmt::format("keep{}", keep);
 }
 
-std::string sweep_row(const std::string& size, const std::string& criterion) {
+std::string sweep_row_name(const std::string& size, const std::string& criterion) {
   return size + "/" + criterion;
 }
 
 ConfigProblem config_problem(const LayerChoice& choice) {
-  if (!is_plain_name(choice.name) || is_count(choice.name)) {
+  if (!is_portable_name(choice.name) || is_count(choice.name)) {
     return {fmt::format("the choice's name {} may hold letters, digits, '-', '_' and '.', and not "
                         "begin like that of a number of experts, keep4",
                         printable(choice.name)),
@@ -229,12 +229,12 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
 
 std::vector<std::string> sweep_rows(const RunsConfig& config) {
   std::vector<std::string> sizes, rows;
-  for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size(keep));
+  for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size_name(keep));
   for (const LayerChoice& choice : config.sweep.per_layer) sizes.push_back(choice.name);
   for (const PhaseConfig& phase : parse<RunConfig>(config.train).phases) rows.push_back(phase.name);
   for (const std::string& size : sizes) {
     for (const std::string& criterion : config.sweep.criteria) {
-      rows.push_back(sweep_row(size, criterion));
+      rows.push_back(sweep_row_name(size, criterion));
     }
   }
   return rows;

@@ -57,12 +57,12 @@ TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& 
   for (const SweepSize& size : plan.sizes) {
     std::vector<std::string> cells = {size.text};
     for (const std::string& criterion : criteria) {
-      const std::string row = sweep_row(size.name, criterion);
+      const std::string row = sweep_row_name(size.name, criterion);
       cells.push_back(percent(results, row, "accuracy") + " -> " +
                       percent(results, row, "accuracy_recovered"));
     }
     if (has_program) {
-      const bool is_exported = size.name == sweep_size(plan.exported->keep);
+      const bool is_exported = size.name == sweep_size_name(plan.exported->keep);
       cells.push_back(is_exported ? percent(results, kSweepProgramRow, "accuracy") : "-");
     }
     table.add(std::move(cells));
@@ -75,7 +75,7 @@ TextTable cost_table(const SweepPlan& plan, const Results& results, const std::s
                    "by capacity, %", "forward time, %"});
   for (const SweepSize& size : plan.sizes) {
     const auto value = [&](const char* metric) {
-      return sweep_value(results, sweep_row(size.name, criterion), metric);
+      return sweep_value(results, sweep_row_name(size.name, criterion), metric);
     };
     table.add({size.text, with_commas(std::llround(value("parameters"))),
                bytes_text(value("bytes")), fmt::format("{:.2f}", value("flops") / 1e6),
@@ -125,7 +125,7 @@ std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Result
     for (const char* metric : {"accuracy", "accuracy_recovered"}) {
       for (size_t i = 1; size.count < plan.num_experts && i < plan.criteria.size(); ++i) {
         const auto row_by = [&](const std::string& criterion) {
-          return results.find(sweep_row(size.name, criterion), metric);
+          return results.find(sweep_row_name(size.name, criterion), metric);
         };
         const ResultRow *row = row_by(plan.criteria.front()), *other = row_by(plan.criteria[i]);
         if (row == nullptr || other == nullptr) continue;
@@ -158,7 +158,7 @@ double sweep_value(const Results& results, const std::string& row, const std::st
 std::string largest_text(const SweepPlan& plan, const Results& results,
                          const std::string& criterion) {
   const auto parameters = [&](const SweepSize& size) {
-    return sweep_value(results, sweep_row(size.name, criterion), "parameters");
+    return sweep_value(results, sweep_row_name(size.name, criterion), "parameters");
   };
   const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
   return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
@@ -295,7 +295,7 @@ std::string letter_of(int choice) {
 std::string data_line(const SweepPlan& plan, const SweepSize& size, const Results& results) {
   std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
   for (const std::string& criterion : plan.criteria) {
-    const std::string row = sweep_row(size.name, criterion);
+    const std::string row = sweep_row_name(size.name, criterion);
     const auto value = [&](const char* metric) { return sweep_value(results, row, metric); };
     const auto spread = [&](const char* metric) {
       return results.find(row, metric)->std.value_or(0.0);
@@ -341,7 +341,7 @@ Figure sweep_figure(const SweepPlan& plan, const Results& results) {
       lines += " . \"\\n\" . " + plot_name(name + ": " + size.text);
     }
     const double pruned =
-        sweep_value(results, sweep_row(size.name, plan.criteria.front()), "parameters_pruned");
+        sweep_value(results, sweep_row_name(size.name, plan.criteria.front()), "parameters_pruned");
     most_pruned = std::max(most_pruned, pruned);
     const std::string percent = fmt::format("{:.0f}", pruned);
     const auto same = std::ranges::find(places, percent, &SweepTic::percent);

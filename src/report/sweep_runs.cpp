@@ -45,7 +45,7 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
       if (!whole || criterion == plan.criteria.front()) {
         networks.push_back({size, whole ? "" : criterion});
       }
-      networks.back().rows.push_back(sweep_row(size.name, criterion));
+      networks.back().rows.push_back(sweep_row_name(size.name, criterion));
     }
   }
   return networks;
@@ -89,7 +89,7 @@ MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
 /// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
 class Sweep {
  public:
-  Sweep(const RunsConfig& config, const ReproduceOptions& options, Datasets& datasets)
+  Sweep(const RunsConfig& config, const ReproduceOptions& options, DatasetCache& datasets)
       : config_(config.sweep),
         train_(sweep_train(config)),
         plan_(sweep_plan(config)),
@@ -103,7 +103,7 @@ class Sweep {
 
   /// Trains the network unless it is given, and measures what its phases came to.
   RunResult train(int64_t index) const {
-    if (!is_given()) complete(seeded(index), folder(index) / "train", options_.progress);
+    if (!is_given()) complete(seeded(index), folder(index) / "train", options_.show_progress);
     RunResult made;
     for (const PhaseConfig& phase : train_.phases) {
       const fs::path checkpoint = phase_checkpoint(phase, index);
@@ -165,7 +165,7 @@ class Sweep {
     if (config_.exported) exports = export_network(passes);
     log_info("timing {} networks in turn", passes.size());
     const PhaseConfig& phase = *config_.recover;
-    const std::vector<double> rates = measure_passes(
+    const std::vector<double> rates = measure_throughput(
         passes, datasets_.get(phase.data, "test", phase.preprocess, input_shape),
         config_.throughput, [this] { return go_on(); }, device_);
     for (size_t i = 0; i < networks_.size(); ++i) {
@@ -185,7 +185,7 @@ class Sweep {
  private:
   /// Returns true. Throws Stopped where a signal stops the sweep.
   bool go_on() const {
-    if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
+    if (options_.stop != nullptr && options_.stop->is_requested()) throw Stopped{};
     return true;
   }
 
@@ -216,7 +216,7 @@ class Sweep {
   }
 
   std::string exported_row() const {
-    return sweep_row(sweep_size(config_.exported->keep), config_.exported->criterion);
+    return sweep_row_name(sweep_size_name(config_.exported->keep), config_.exported->criterion);
   }
 
   /// Trains, resumes training, or returns if the run is complete.
@@ -227,7 +227,7 @@ class Sweep {
     options.out = folder;
     options.resume = fs::exists(folder) && !fs::is_empty(folder);
     options.stop = options_.stop;
-    options.progress = progress;
+    options.show_progress = progress;
     options.device = options_.device;
     options.open = opener_of(datasets_);
     if (Trainer(run, options).run().signal != 0) throw Stopped{};
@@ -269,7 +269,7 @@ class Sweep {
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
-  const ExpertUse& use_of_experts(Model& model, int64_t index) {
+  const ExpertStatistics& use_of_experts(Model& model, int64_t index) {
     const auto [found, is_new] = uses_.try_emplace(index);
     if (!is_new) return found->second;
     const PhaseConfig& phase = train_.phases.back();
@@ -335,7 +335,7 @@ class Sweep {
       return std::ranges::count(network.rows, exported_row()) > 0;
     });
     const fs::path recovered = recovered_of(*chosen, 0);
-    const Checkpoint checkpoint = load_checkpoint(recovered, {.optimizer = false});
+    const Checkpoint checkpoint = load_checkpoint(recovered, {.load_optimizer = false});
     const auto network = model_of(checkpoint);
     const ExportInfo info = export_info(checkpoint, *network);
     const fs::path file = options_.out / kSweepModel;
@@ -346,7 +346,7 @@ class Sweep {
     if (!config_.exported->evaluate_pt2 || !can_run_pt2()) return rows;
     const fs::path program = options_.out / kSweepProgram;
     export_pt2(*network, program, info);
-    const auto model = model_of(load_newest_checkpoint(program, {.program = true}));
+    const auto model = model_of(load_newest_checkpoint(program, {.accept_program = true}));
     rows.push_back(export_row(kSweepProgramRow, ".pt2"));
     rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
     rows.back().runs[0].final.numbers["accuracy"] =
@@ -371,9 +371,9 @@ class Sweep {
   SweepPlan plan_;
   std::vector<Network> networks_;
   const ReproduceOptions& options_;
-  Datasets& datasets_;
+  DatasetCache& datasets_;
   at::Device device_;
-  std::map<int64_t, ExpertUse> uses_;
+  std::map<int64_t, ExpertStatistics> uses_;
   std::map<int64_t, at::Tensor> predicted_whole_;
 };
 
@@ -390,7 +390,7 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
   for (const std::string& criterion : plan.criteria) {
     std::vector<MeasuredRow*> networks;
     for (const SweepSize& size : plan.sizes) {
-      networks.push_back(&row_of(rows, sweep_row(size.name, criterion)));
+      networks.push_back(&row_of(rows, sweep_row_name(size.name, criterion)));
     }
     const MeasuredRow& whole = **std::ranges::max_element(
         networks, {}, [&](const MeasuredRow* row) { return first(*row).at("parameters"); });
@@ -417,7 +417,7 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
 }
 
 PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& options,
-                           Datasets& datasets) {
+                           DatasetCache& datasets) {
   const std::string& finetuned = config.sweep.finetuned;
   if (!finetuned.empty() && !path_exists(finetuned)) {
     fail_usage(

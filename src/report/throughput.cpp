@@ -64,10 +64,11 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
-                                   std::shared_ptr<const Dataset> dataset,
-                                   const ThroughputConfig& config,
-                                   const std::function<bool()>& on_progress, at::Device device) {
+std::vector<double> measure_throughput(const std::vector<ForwardPass>& passes,
+                                       std::shared_ptr<const Dataset> dataset,
+                                       const ThroughputConfig& config,
+                                       const std::function<bool()>& on_progress,
+                                       at::Device device) {
   const c10::InferenceMode inference;
   const std::vector<at::Tensor> batches =
       first_batches(std::move(dataset), config.batch_size, device);
@@ -127,7 +128,7 @@ Latency measure_latency(Model& model, const LatencyOptions& options) {
     spent += times.back();
   }
   std::sort(times.begin(), times.end());
-  found.passes = static_cast<int64_t>(times.size());
+  found.num_passes = static_cast<int64_t>(times.size());
   found.median_ms = 1e3 * median(times);
   found.p95_ms =
       1e3 * times[static_cast<size_t>(0.95 * static_cast<double>(times.size() - 1) + 0.5)];

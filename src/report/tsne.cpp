@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "panels.h"
 

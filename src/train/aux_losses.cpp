@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/registry.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/phase.h"
@@ -96,7 +96,7 @@ ZeroLoss zero_without_noise(const NoiseOptions& noise, const SettingPaths& paths
 
 ZeroLoss zero_loss(const std::string& name, const nn::RouterOptions& router,
                    const SettingPaths& paths) {
-  if (name != "router_z" && nn::experts_per_token(router.rule) == 0) {
+  if (name != "router_z" && nn::num_selected_experts(router.rule) == 0) {
     const bool experts = std::holds_alternative<ExpertChoiceOptions>(router.rule);
     return {fmt::format("balances tokens that choose, but here {}; leave it out or choose router_z",
                         experts ? "experts choose and are balanced" : "a threshold does"),
@@ -132,7 +132,7 @@ void warn_of_idle_router(const SettingLocations& locations, const Model& model) 
       log_warning(
           "{}: phase '{}': the router's gates are 1, so {} gets no gradient; add it to 'frozen' or "
           "choose another router",
-          locations.of_model(model.setting_paths().router_name, "trainable"),
+          locations.find_in_model(model.setting_paths().router_name, "trainable"),
           locations.phase().name, name);
       return;
     }
@@ -167,10 +167,10 @@ void check_aux_losses(const std::map<std::string, double>& phase, const SettingL
     if (zero.text.empty()) continue;
     const bool of_phase = phase.contains(name);
     const std::string key = "aux_losses." + name,
-                      of_model = locations.of_model(zero.setting, key + ":");
+                      of_model = locations.find_in_model(zero.setting, key + ":");
     const std::string message = fmt::format(
         "{}: phase '{}': {} {}",
-        of_phase ? SettingLocations::preferred({locations.of({key + ":"}), of_model}) : of_model,
+        of_phase ? SettingLocations::preferred({locations.find({key + ":"}), of_model}) : of_model,
         locations.phase().name,
         of_phase ? key : fmt::format("the model's weight of the {} loss", name), zero.text);
     if (of_phase || !zero.lacks_noise) fail_usage("{}", message);

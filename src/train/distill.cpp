@@ -21,12 +21,12 @@
 namespace moesaic {
 
 at::Tensor distillation_loss(const std::string& loss, const at::Tensor& logits,
-                             const at::Tensor& taught, double temperature) {
+                             const at::Tensor& teacher_logits, double temperature) {
   const ClassificationLoss& rows = classification_losses().at(loss);
-  const at::Tensor wanted = taught.detach().to(at::kFloat) / temperature;
+  const at::Tensor wanted = teacher_logits.detach().to(at::kFloat) / temperature;
   const Targets targets{.labels = {}, .soft_labels = rows.log_probabilities(wanted).exp()};
-  const at::Tensor least = rows.of_rows(wanted, targets);
-  const at::Tensor found = rows.of_rows(logits.to(at::kFloat) / temperature, targets);
+  const at::Tensor least = rows.row_losses(wanted, targets);
+  const at::Tensor found = rows.row_losses(logits.to(at::kFloat) / temperature, targets);
   return (found - least).mean() * (temperature * temperature);
 }
 
@@ -62,7 +62,7 @@ std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          const SettingLocations& locations,
                                          const std::vector<PhaseConfig>& phases,
                                          bool may_be_missing) {
-  const std::string place = locations.of({"distill.teacher", "distill"});
+  const std::string place = locations.find({"distill.teacher", "distill"});
   if (std::ranges::find(phases, teacher, &PhaseConfig::name) != phases.end()) {
     std::string earlier;
     for (const PhaseConfig& phase : phases) {
@@ -82,8 +82,8 @@ std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                locations.phase().name, teacher, nearest_network(teacher));
   }
   return at_location(place, [&] {
-    const Checkpoint found =
-        load_newest_checkpoint(teacher, {.verify = false, .model = false, .optimizer = false});
+    const Checkpoint found = load_newest_checkpoint(
+        teacher, {.verify = false, .load_model = false, .load_optimizer = false});
     PlannedTeacher planned{build_meta_model(model_config(found)), class_names_of(found)};
     if (found.config.contains(kInputKey)) {
       const InputSpec input = input_spec_of(found, *planned.shape);
@@ -99,7 +99,7 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
                    const DatasetInfo& data) {
   const auto refuse = [&](const char* what) {
     fail_usage("{}: phase '{}': the teacher has other {} than the network; choose another",
-               locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
+               locations.find({"distill.teacher", "distill"}), locations.phase().name, what);
   };
   if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
   if (teacher.shape->num_members() != model.num_members()) refuse("members");
@@ -113,7 +113,7 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
   log_warning(
       "{}: phase '{}': the teacher was trained on inputs of mean [{}] and std [{}] and gets those "
       "of [{}] and [{}]; set preprocess.mean and preprocess.std to the former",
-      locations.of({"distill.teacher", "distill"}), locations.phase().name,
+      locations.find({"distill.teacher", "distill"}), locations.phase().name,
       fmt::join(teacher.mean, ", "), fmt::join(teacher.std, ", "), fmt::join(data.mean, ", "),
       fmt::join(data.std, ", "));
 }

@@ -115,8 +115,8 @@ bool ExpertShards::has(const std::string& name) const {
   return starts_with_any(name, stacked_) || starts_with_any(name, named_);
 }
 
-CheckpointShard ExpertShards::part(const CheckpointShard& all, const ProcessMesh& processes,
-                                   bool optimizer_is_sharded) const {
+CheckpointShard ExpertShards::local_shard(const CheckpointShard& all, const ProcessMesh& processes,
+                                          bool optimizer_is_sharded) const {
   const bool is_first_replica = processes.replica_group().rank() == 0;
   const int64_t place = processes.expert_group().rank();
   CheckpointShard part;
@@ -137,7 +137,7 @@ CheckpointShard ExpertShards::part(const CheckpointShard& all, const ProcessMesh
   return part;
 }
 
-TensorMap ExpertShards::own(TensorMap tensors) const {
+TensorMap ExpertShards::local_tensors(TensorMap tensors) const {
   std::erase_if(tensors, [&](const auto& item) {
     return starts_with_any(item.first, named_) && !starts_with_any(item.first, own_);
   });

@@ -268,8 +268,8 @@ Json to_json(const std::vector<LayerRouting>& routing) {
   return list;
 }
 
-ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
-                    const CalibrateOptions& options) {
+ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                           const CalibrateOptions& options) {
   check_takes(model, dataset->info());
   if (dataset->size() == 0)
     fail_usage("'{}' has no {}s to calibrate by; choose another split", dataset->info().name,
@@ -283,7 +283,7 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
   loading.seed = options.seed;
   loading.shuffle = true;
   Loader loader(dataset, loading);
-  const ExpertUseMeter meter(model);
+  const ExpertStatisticsMeter meter(model);
   for (int64_t done = 0; done < total;) {
     if (options.progress) options.progress(done, total);
     const at::Tensor images = loader.next().inputs;
@@ -293,7 +293,7 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
     done += count;
   }
   if (options.progress) options.progress(total, total);
-  return meter.use();
+  return meter.statistics();
 }
 
 std::string calibration_split(const std::vector<std::string>& splits) {

@@ -9,7 +9,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
@@ -97,11 +97,12 @@ bool has_numbers(const std::vector<std::string>& classes) {
 
 /// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
 /// are the data's own only where every output has one.
-void take_numbers(CheckpointData& data, int64_t outputs, ClassesOf classes_of) {
+void take_numbers(CheckpointData& data, int64_t outputs, ClassNameSource class_name_source) {
   std::vector<std::string> numbers;
   for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
   const std::vector<std::string>& own = data.dataset->info().classes;
-  if (classes_of == ClassesOf::data && !std::ranges::is_permutation(own, numbers)) return;
+  if (class_name_source == ClassNameSource::data && !std::ranges::is_permutation(own, numbers))
+    return;
   data.dataset = with_classes_of(std::move(data.dataset), numbers,
                                  "name each class by the number of its output");
   log_info("'{}': a class that is named by a number is the output of that number", data.name);
@@ -220,15 +221,15 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
 }
 
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
-                ClassesOf classes_of, std::string_view suggestion) {
+                ClassNameSource class_name_source, std::string_view suggestion) {
   data.input = input_spec_of(checkpoint, model);
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.has_images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
   const bool is_named = !data.input.classes.empty() && !has_numbers(data.input.classes);
   if (is_named && has_numbers(data.dataset->info().classes)) {
-    take_numbers(data, model.num_classes(), classes_of);
-  } else if (classes_of == ClassesOf::checkpoint) {
+    take_numbers(data, model.num_classes(), class_name_source);
+  } else if (class_name_source == ClassNameSource::checkpoint) {
     match_classes(data, checkpoint.folder, suggestion);
   }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
@@ -243,7 +244,7 @@ void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoin
     fail_usage("--shots learns from the split 'train'; choose another --split to measure on");
   }
   CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
-  adapt_data(train, checkpoint, model, ClassesOf::data);
+  adapt_data(train, checkpoint, model, ClassNameSource::data);
   const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
   result.evaluation.is_complete = !found.empty();
   result.evaluation.num_images = result.dataset->size();
@@ -264,7 +265,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   check_device(options.device);
   CheckpointEvaluation result;
   Checkpoint checkpoint = load_newest_checkpoint(
-      options.checkpoint, {.optimizer = false, .trust = options.trust, .program = true});
+      options.checkpoint,
+      {.load_optimizer = false, .trust = options.trust, .accept_program = true});
   result.checkpoint = checkpoint.folder;
   const bool probes = !options.few_shot.shots.empty();
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
@@ -284,7 +286,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const std::vector<std::string> own = data.dataset->info().classes;
   LabelLists real;
   if (!options.real_labels.empty()) real = read_real_labels(options.real_labels, *data.dataset);
-  adapt_data(data, checkpoint, *model, probes ? ClassesOf::data : options.classes_of,
+  adapt_data(data, checkpoint, *model, probes ? ClassNameSource::data : options.class_name_source,
              "--classes-of data takes the data's classes for the outputs, in their order");
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_sharded(evaluate.batch_size, *processes);

@@ -137,7 +137,8 @@ Json routing_line(const Evaluation& evaluation, const Model& model) {
   return layers;
 }
 
-std::vector<std::string> StarvedExperts::add(const std::vector<LayerLoads>& layers, int64_t steps) {
+std::vector<std::string> StarvedExpertDetector::add(const std::vector<LayerLoads>& layers,
+                                                    int64_t steps) {
   std::vector<std::string> messages;
   for (const LayerLoads& layer : layers) {
     const double total = std::accumulate(layer.load.begin(), layer.load.end(), 0.0);

@@ -12,7 +12,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
@@ -59,7 +59,7 @@ std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
 
 ConfigProblem update_problem(const GradientConfig& config) {
   if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
-    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
+    return mutually_exclusive({"clip_norm", "0"}, {"clip_value", "0"});
   }
   if (config.batch_size % config.accumulate != 0) {
     return {fmt::format("accumulate {} does not divide batch_size {}; choose {}", config.accumulate,
@@ -101,7 +101,7 @@ void check_patterns(const Model& model, const SettingLocations& locations,
                                    [&](const auto& item) { return pattern.found_in(item.key()); });
     if (found) continue;
     fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
-               locations.of({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
+               locations.find({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
                patterns[i], nearest_parameters(model, patterns[i]));
   }
 }
@@ -113,7 +113,7 @@ ConfigProblem config_problem(const OptimizerConfig& config) {
   }
   if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
   if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
-    return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
+    return mutually_exclusive({"weight_decay", "0"}, {"weight_decays", "[]"});
   }
   if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
     return {"'adam' has no weight decay; choose 'adamw'",
@@ -130,7 +130,8 @@ ConfigProblem config_problem(const ParamGroupConfig& config) {
 
 ConfigProblem config_problem(const ScheduleConfig& config) {
   const bool falls = config.name == "cosine" || config.name == "linear";
-  if (config.end > 0.0 && config.end_lr) return excluding({"end", "0"}, {"end_lr", "null"});
+  if (config.end > 0.0 && config.end_lr)
+    return mutually_exclusive({"end", "0"}, {"end_lr", "null"});
   if (!falls && (config.end > 0.0 || config.end_lr)) {
     return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
             {"end_lr", "end", "name"}};
@@ -166,9 +167,9 @@ void check_augment(const GradientConfig& config, const SettingLocations& locatio
     fail_usage(
         "{}: phase '{}': 'augment' needs images, but the inputs of '{}' are not images; leave "
         "'augment' out",
-        locations.of({"augment", "data"}), locations.phase().name, locations.phase().data);
+        locations.find({"augment", "data"}), locations.phase().name, locations.phase().data);
   }
-  at_location(locations.of({"augment.shift", "augment"}),
+  at_location(locations.find({"augment.shift", "augment"}),
               [&] { return ImageTransform(data.info(), config.augment); });
 }
 
@@ -176,8 +177,8 @@ void check_samples(const GradientConfig& config, const SettingLocations& locatio
                    const Dataset& data) {
   if (config.num_samples == 0) return;
   const auto refuse = [&](const std::string& problem) {
-    fail_usage("{}: phase '{}': {}", locations.of({"num_samples", "data"}), locations.phase().name,
-               problem);
+    fail_usage("{}: phase '{}': {}", locations.find({"num_samples", "data"}),
+               locations.phase().name, problem);
   };
   const std::string& name = locations.phase().data;
   const auto classes = static_cast<int64_t>(data.info().classes.size());
@@ -204,13 +205,13 @@ void check_schedule(const ScheduleConfig& schedule, double lr, const std::string
     log_warning(
         "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} "
         "the phase reaches {:.3g}",
-        locations.of({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
+        locations.find({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
         schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
     return;
   }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
   fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
-             locations.of({setting + "cooldown_steps", setting + "warmup_steps"}),
+             locations.find({setting + "cooldown_steps", setting + "warmup_steps"}),
              locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
@@ -232,7 +233,7 @@ void check_abilities(const GradientConfig& config, const SettingLocations& locat
     const std::string any = model.named_parameters().begin()->key();
     if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
     fail_usage("{}: phase '{}': the network's family does not number its layers; set {} to 1",
-               locations.of({setting}), locations.phase().name, setting);
+               locations.find({setting}), locations.phase().name, setting);
   };
   check_decay(config.optimizer, "optimizer.layer_decay");
   for (size_t i = 0; i < config.optimizers.size(); ++i) {
@@ -241,7 +242,7 @@ void check_abilities(const GradientConfig& config, const SettingLocations& locat
   }
   if (config.augment.mixup == 0.0 || objectives().at(config.loss.name()).takes_soft_labels) return;
   fail_usage("{}: phase '{}': loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
-             locations.of({"augment.mixup", "loss"}), locations.phase().name, config.loss.name());
+             locations.find({"augment.mixup", "loss"}), locations.phase().name, config.loss.name());
 }
 
 void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
@@ -265,12 +266,12 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
   const int64_t tokens = batch * model.tokens_per_image();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::RoutingRule& rule = block.layer->options().rule;
-    const int64_t choices = std::max<int64_t>(1, nn::experts_per_token(rule));
+    const int64_t choices = std::max<int64_t>(1, nn::num_selected_experts(rule));
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
           "{}: phase '{}': {} images of {} tokens that select {} experts exceed the 2^31 rows of a "
           "routing; choose at most {}",
-          locations.of({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
+          locations.find({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
           choices, std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
     }
     check_tokens(locations, model, block, rule, tokens);
@@ -279,8 +280,8 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
         "auxiliary losses; choose a batch_size that is a multiple of {}",
-        locations.of_model(model.setting_paths().group_size, "batch_size"), locations.phase().name,
-        group_size, count_text(tokens, "token"), count_text(batch, "image"),
+        locations.find_in_model(model.setting_paths().group_size, "batch_size"),
+        locations.phase().name, group_size, count_text(tokens, "token"), count_text(batch, "image"),
         model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
   }
 }
@@ -297,7 +298,7 @@ void check_batch_norm(const SettingLocations& locations, const Model& model, int
     shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
     fail_usage("{}: phase '{}': {}: {} need two images or more",
-               locations.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
+               locations.find({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
                locations.phase().name, error.what(),
                accumulate > 1 ? "the parts of a batch" : "batches");
   } catch (const c10::Error&) {  // An operator has no shape function.
@@ -324,14 +325,14 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   plan.batch_size = std::min(config.batch_size, plan.num_images);
   if (plan.batch_size % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}; choose {}",
-               locations.of({"accumulate"}), phase.name, config.accumulate,
+               locations.find({"accumulate"}), phase.name, config.accumulate,
                count_text(plan.batch_size, "example"),
                nearest_divisor(plan.batch_size, config.accumulate));
   }
   if (plan.steps == 0) return;
   if (plan.batch_size < config.batch_size) {
     log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
-                locations.of({"batch_size"}), phase.name, config.batch_size, phase.data,
+                locations.find({"batch_size"}), phase.name, config.batch_size, phase.data,
                 count_text(plan.batch_size, "example"));
   }
   const Json settings = to_json(config);
@@ -364,7 +365,8 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
 
 void check_share(const PhasePlan& plan, const SettingLocations& locations, int64_t processes) {
   check_batch_divisible(
-      fmt::format("{}: phase '{}': ", locations.of({"batch_size", "accumulate"}), plan.config.name),
+      fmt::format("{}: phase '{}': ", locations.find({"batch_size", "accumulate"}),
+                  plan.config.name),
       plan.batch_size, settings_of<GradientConfig>(plan.config).accumulate, processes);
 }
 

@@ -236,7 +236,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
     }
     if (entry.new_head) actions.emplace_back("new head");
     text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
-                        phase.config.data, phase.num_images, phase.outputs, phase.batch_size,
+                        phase.config.data, phase.num_images, phase.num_outputs, phase.batch_size,
                         phase.steps, phase.num_trained_parameters,
                         actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));
   }
@@ -246,12 +246,11 @@ std::string describe_run(const RunConfig& config, const Model& model,
 std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processes,
                     const std::string& gpu) {
   RunConfig config = given;
-  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  DatasetCache datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_meta_model(config);
   // What follows would take one that cannot be read for one without names of its classes.
   check_init(config);
-  const std::vector<PhasePlan> phases =
-      plan_phases(config, *model, datasets, MissingFiles::planned);
+  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets, MissingFiles::warn);
   config.model = Value::from_json(model->config(), "model");
   std::string text = describe_run(config, *model, phases) +
                      (processes.empty() ? describe_memory(*model, config, phases)

@@ -60,9 +60,9 @@ at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targe
                               log_mean_exp(at::log_sigmoid(-logits_BMC)), targets_BC);
 }
 
-ClassificationLoss of_ensemble(ClassificationLoss loss, const std::string& of_one_network) {
+ClassificationLoss is_ensemble_loss(ClassificationLoss loss, const std::string& of_one_network) {
   loss.description += ", of each member of an ensemble; evaluated on their mean probabilities";
-  loss.of_ensemble = true;
+  loss.is_ensemble_loss = true;
   loss.counterpart = of_one_network;
   return loss;
 }
@@ -75,7 +75,7 @@ int64_t members_of(const std::string& name, const at::Tensor& logits, const Targ
   if (members < 1 || members * images != rows) {
     fail("loss '{}': {} rows of logits for {} images", name, rows, images);
   }
-  if (members > 1 && !loss.of_ensemble) {
+  if (members > 1 && !loss.is_ensemble_loss) {
     fail_usage("loss '{}' takes one row of logits an image, found {}; choose {}", name, members,
                loss.counterpart);
   }
@@ -91,26 +91,26 @@ at::Tensor by_image(const at::Tensor& logits, int64_t members) {
 Registry<ClassificationLoss>& classification_losses() {
   static Registry<ClassificationLoss> registry = [] {
     const ClassificationLoss softmax = {.description = "cross-entropy of softmax(logits)",
-                                        .of_rows = softmax_of_rows<false>,
+                                        .row_losses = softmax_of_rows<false>,
                                         .log_probabilities = log_softmax_probabilities,
-                                        .of_mean = softmax_of_mean,
+                                        .ensemble_losses = softmax_of_mean,
                                         .counterpart = "ensemble_softmax"};
     ClassificationLoss twice = softmax;
     twice.description =
         "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
-    twice.of_rows = softmax_of_rows<true>;
+    twice.row_losses = softmax_of_rows<true>;
     const ClassificationLoss sigmoid = {
         .description = "binary cross-entropy of sigmoid(logit), summed over the classes",
-        .of_rows = sigmoid_of_rows,
+        .row_losses = sigmoid_of_rows,
         .log_probabilities = at::log_sigmoid,
-        .of_mean = sigmoid_of_mean,
+        .ensemble_losses = sigmoid_of_mean,
         .counterpart = "ensemble_sigmoid"};
-    return Registry<ClassificationLoss>("loss",
-                                        {{"softmax", softmax},
-                                         {"softmax_twice", twice},
-                                         {"sigmoid", sigmoid},
-                                         {"ensemble_softmax", of_ensemble(softmax, "softmax")},
-                                         {"ensemble_sigmoid", of_ensemble(sigmoid, "sigmoid")}});
+    return Registry<ClassificationLoss>(
+        "loss", {{"softmax", softmax},
+                 {"softmax_twice", twice},
+                 {"sigmoid", sigmoid},
+                 {"ensemble_softmax", is_ensemble_loss(softmax, "softmax")},
+                 {"ensemble_sigmoid", is_ensemble_loss(sigmoid, "sigmoid")}});
   }();
   return registry;
 }
@@ -118,19 +118,19 @@ Registry<ClassificationLoss>& classification_losses() {
 at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
                            const Targets& targets) {
   const int64_t members = members_of(name, logits, targets);
-  Targets of_rows = targets;
-  for (at::Tensor* tensor : {&of_rows.labels, &of_rows.soft_labels}) {
+  Targets row_losses = targets;
+  for (at::Tensor* tensor : {&row_losses.labels, &row_losses.soft_labels}) {
     if (members > 1 && tensor->defined()) *tensor = tensor->repeat_interleave(members, 0);
   }
-  return classification_losses().at(name).of_rows(logits.to(at::kFloat), of_rows);
+  return classification_losses().at(name).row_losses(logits.to(at::kFloat), row_losses);
 }
 
 at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
                              const Targets& targets) {
   const int64_t members = members_of(name, logits, targets);
   if (members == 1) return training_losses(name, logits, targets);
-  return classification_losses().at(name).of_mean(by_image(logits, members),
-                                                  dense_targets(targets, logits.size(1)));
+  return classification_losses().at(name).ensemble_losses(by_image(logits, members),
+                                                          dense_targets(targets, logits.size(1)));
 }
 
 at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
@@ -176,14 +176,15 @@ class Distilled final : public Objective {
 
   LossTerms operator()(Model& model, const Batch& batch,
                        const at::Generator& random) const override {
-    const at::Tensor taught = teacher_.logits(model, batch.inputs);
+    const at::Tensor teacher_logits = teacher_.logits(model, batch.inputs);
     at::Tensor logits;
     const OfOutput of_labels(precision_, [&](const ModelOutput& output, const Batch& labelled) {
       logits = output.logits;
       return classification_terms(loss_, config_, output, labelled.labels, labelled.soft_labels);
     });
     LossTerms sum = of_labels(model, batch, random);
-    const at::Tensor term = distillation_loss(loss_, logits, taught, config_.distill->temperature);
+    const at::Tensor term =
+        distillation_loss(loss_, logits, teacher_logits, config_.distill->temperature);
     sum.terms.emplace_back("distill", term);
     sum.loss = sum.loss + config_.distill->weight * term;
     return sum;
@@ -216,10 +217,10 @@ at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
 void check_members(const std::string& loss, const SettingLocations& locations, const Model& model) {
   const ClassificationLoss& found = classification_losses().at(loss);
   const bool ensemble = model.num_members() > 1;
-  if (ensemble == found.of_ensemble) return;
+  if (ensemble == found.is_ensemble_loss) return;
   const std::string setting = model.setting_paths().members;
-  const std::string place =
-      SettingLocations::preferred({locations.of({"loss"}), locations.of_model(setting, "loss")});
+  const std::string place = SettingLocations::preferred(
+      {locations.find({"loss"}), locations.find_in_model(setting, "loss")});
   if (ensemble) {
     fail_usage(
         "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
@@ -237,7 +238,7 @@ void check_is_one(const std::string& loss, const SettingLocations& locations, co
                   const std::string& choice) {
   if (model.num_members() <= 1) return;
   fail_usage("{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}{}",
-             locations.of_model(model.setting_paths().members, "loss"), locations.phase().name,
+             locations.find_in_model(model.setting_paths().members, "loss"), locations.phase().name,
              loss, model.num_members(), choice);
 }
 
@@ -264,13 +265,13 @@ ObjectiveKind classification_objective(const std::string& loss) {
       fail_usage(
           "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
           "real numbers; choose squared",
-          locations.of({"loss", "data"}), locations.phase().name, loss, data.name);
+          locations.find({"loss", "data"}), locations.phase().name, loss, data.name);
     }
     check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, locations, model);
     check_members(loss, locations, model);
     if (settings.as<ClassificationObjectiveConfig>().distill && loss == "softmax_twice") {
       fail_usage("{}: phase '{}': loss 'softmax_twice' has no distillation; choose softmax",
-                 locations.of({"distill", "loss"}), locations.phase().name);
+                 locations.find({"distill", "loss"}), locations.phase().name);
     }
   };
   return kind;
@@ -308,7 +309,7 @@ ObjectiveKind squared_objective() {
       fail_usage(
           "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
           "classes; choose softmax",
-          locations.of({"loss", "data"}), locations.phase().name, data.name);
+          locations.find({"loss", "data"}), locations.phase().name, data.name);
     }
     check_is_one("squared", locations, model, "; choose a model without members");
     check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, locations, model);
@@ -355,7 +356,7 @@ ObjectiveKind hinge_objective() {
                   const DatasetInfo& data) {
     if (data.classes.size() < 2) {
       fail_usage("{}: phase '{}': loss 'hinge' is for two classes or more, '{}' has {}",
-                 locations.of({"loss", "data"}), locations.phase().name, data.name,
+                 locations.find({"loss", "data"}), locations.phase().name, data.name,
                  data.classes.size());
     }
     check_is_one("hinge", locations, model, "");

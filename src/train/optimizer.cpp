@@ -10,7 +10,7 @@
 #include <numbers>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {

@@ -65,9 +65,9 @@ std::vector<std::string> keys_of(const Value& model, const std::string& setting)
 
 }  // namespace
 
-std::string SettingLocations::of_model(const std::string& setting,
-                                       const std::string& otherwise) const {
-  const std::string in_phase = of({otherwise});
+std::string SettingLocations::find_in_model(const std::string& setting,
+                                            const std::string& otherwise) const {
+  const std::string in_phase = find({otherwise});
   if (!model_.is_object() || setting.empty()) return in_phase;
   return preferred({location_of(model_, keys_of(model_, setting)), in_phase});
 }
@@ -122,10 +122,11 @@ void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch) {
   plan.steps = plan.config.steps ? *plan.config.steps : *plan.config.epochs * plan.steps_per_epoch;
 }
 
-void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
-                      const std::string& reason) {
+void check_all_trained(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                       const std::string& reason) {
   if (trained_parameters(model, plan.config) == model.named_parameters().keys()) return;
-  fail_usage("{}: phase '{}': {}", locations.of({"frozen", "trainable"}), plan.config.name, reason);
+  fail_usage("{}: phase '{}': {}", locations.find({"frozen", "trainable"}), plan.config.name,
+             reason);
 }
 
 void fail_needs(const SettingLocations& locations, const std::string& place,

@@ -26,7 +26,7 @@ ConfigProblem name_problem(const std::string& name) {
                         kMaxNameBytes),
             {"name"}};
   }
-  if (is_plain_name(name)) return {};
+  if (is_portable_name(name)) return {};
   return {
       fmt::format("name '{}' may hold letters, digits, '-', '_' and '.', and not begin with '.'",
                   one_line(name)),
@@ -34,7 +34,8 @@ ConfigProblem name_problem(const std::string& name) {
 }
 
 ConfigProblem length_problem(const PhaseConfig& config) {
-  if (config.epochs && config.steps) return excluding({"epochs", "null"}, {"steps", "null"});
+  if (config.epochs && config.steps)
+    return mutually_exclusive({"epochs", "null"}, {"steps", "null"});
   if (!config.epochs && !config.steps) {
     return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
   }
@@ -58,7 +59,7 @@ void keep_images_as(const Json& now, Json& then) {
 void name_units(Json& run) {
   const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
   if (every == run.end() || !every->is_number_integer() || *every == 0) return;
-  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
+  *every = to_text(Interval::from_epochs(every->get<int64_t>()));
 }
 
 }  // namespace

@@ -306,7 +306,7 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
 }
 
 std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
-                                                             const Datasets& datasets) {
+                                                             const DatasetCache& datasets) {
   std::vector<std::pair<std::string, std::string>> splits;
   const auto add = [&](const std::string& data, const std::string& split) {
     const auto used = std::pair(data, split);
@@ -347,8 +347,8 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json&
   return moved;
 }
 
-RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, const RunData& before,
-                    const DataChanged& changed) {
+RunData record_data(const RunConfig& config, DatasetCache& datasets, bool warns,
+                    const RunData& before, const DataChanged& changed) {
   RunData now;
   std::map<std::string, SameFiles> same;
   for (const auto& [name, split] : used_splits(config, datasets)) {

@@ -146,11 +146,11 @@ void RunFolder::check(const fs::path& root, bool resume) {
     // A run that lost it is as corrupt as one whose config.json cannot be read.
     throw Error(has_checkpoint(root) ? ErrorKind::failure : ErrorKind::usage,
                 fmt::format("{}: config.json is missing, so the run cannot be resumed; {}",
-                            root.string(), other_folder(root)));
+                            root.string(), other_folder_hint(root)));
   }
 }
 
-std::string RunFolder::other_folder(const fs::path& root) {
+std::string RunFolder::other_folder_hint(const fs::path& root) {
   if (!has_checkpoint(root)) return "give another --out";
   return fmt::format("give another --out, where init={} trains its network on", root.string());
 }
@@ -164,7 +164,7 @@ Json RunFolder::started_config(const fs::path& root) {
         config.members();  // Throws where it is no object.
         return config.to_json();
       },
-      other_folder(root));
+      other_folder_hint(root));
 }
 
 std::optional<RunData> RunFolder::started_data(const fs::path& root) {
@@ -204,7 +204,7 @@ namespace {
 
 UniqueFd open_metrics(const fs::path& path) {
   make_folder(path.parent_path());
-  return open_own(path, O_RDWR | O_APPEND);
+  return open_without_links(path, O_RDWR | O_APPEND);
 }
 
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
@@ -233,7 +233,7 @@ double seconds_since_1970() {
 
 }  // namespace
 
-Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
+MetricsWriter::MetricsWriter(const fs::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
       fd_(open_metrics(path_)),
       lines_(cut_lines(fd_, path_, keep_lines)),
@@ -245,8 +245,8 @@ Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
   sync_path(folder);  // It names the two files.
 }
 
-void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
-                     const std::string& tag) {
+void MetricsWriter::write(const std::string& kind, int64_t step, const Json& fields,
+                          const std::string& tag) {
   Json line = {{"kind", kind}, {"step", step}};
   line.update(fields);
   const std::string text = line.dump() + "\n";
@@ -265,11 +265,11 @@ void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
   }
 }
 
-void Recorder::add_scalar(const std::string& tag, double value, int64_t step) {
+void MetricsWriter::add_scalar(const std::string& tag, double value, int64_t step) {
   events_.add_scalar(tag, value, step, seconds_since_1970());
 }
 
-void Recorder::sync() {
+void MetricsWriter::sync() {
   sync_fd(fd_.get(), path_);
   events_.flush();
 }

@@ -14,9 +14,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
@@ -61,8 +61,9 @@ void check_images(const SettingLocations& locations, const Model& model, const D
   const std::vector<int64_t> wanted = model.input_shape();
   const auto setting = shape[0] == wanted[0] ? &SettingPaths::image_size : &SettingPaths::channels;
   const std::string& phase = locations.phase().name;
-  fail_usage("{}: phase '{}': {}{}", locations.of_model(model.setting_paths().*setting, "data"),
-             phase, problem, dataset.has_images() ? image_remedy(phase, shape, wanted) : "");
+  fail_usage("{}: phase '{}': {}{}",
+             locations.find_in_model(model.setting_paths().*setting, "data"), phase, problem,
+             dataset.has_images() ? image_remedy(phase, shape, wanted) : "");
 }
 
 /// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
@@ -93,7 +94,7 @@ int64_t count_trained_parameters(const Model& model, const SettingLocations& loc
   for (const std::string& name : names) count += parameters[name].numel();
   if (count == 0 && phase.steps != 0) {
     fail_usage("{}: phase '{}': {}, so no parameter would be trained",
-               locations.of({"frozen", "trainable"}), phase.name,
+               locations.find({"frozen", "trainable"}), phase.name,
                names.empty() ? "frozen covers all that trainable selects"
                              : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
   }
@@ -113,7 +114,7 @@ void check_restored(const RunConfig& config, size_t index, const SettingLocation
   const std::string& wanted = phase.on_entry.restore;
   if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
   fail_usage("{}: phase '{}': no earlier phase is called '{}'{}{}",
-             locations.of({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
+             locations.find({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
              earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
@@ -136,7 +137,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
   if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
   if (!path_exists(prune.pretrained)) {
     const bool is_path = prune.pretrained.find('/') != std::string::npos;
-    if (missing == MissingFiles::planned && is_path) {
+    if (missing == MissingFiles::warn && is_path) {
       log_warning("phase '{}': prune.pretrained {} is not here; it is left unchecked", phase.name,
                   prune.pretrained);
       return;
@@ -147,7 +148,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
   }
   // It is verified when it is read, on entry of the phase.
   const LoadOptions present = {
-      .verify = false, .model = false, .optimizer = false, .trust = config.trust};
+      .verify = false, .load_model = false, .load_optimizer = false, .trust = config.trust};
   const std::string problem = at_location(place, [&] {
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
     return relation_problem(model, *build_meta_model(config));
@@ -199,8 +200,9 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
   const DatasetInfo& data = dataset.info();
   const PhaseConfig& phase = locations.phase();
   if (phase.on_entry.new_head) return;
-  const std::string place = index == 0 ? locations.of_model(model.setting_paths().classes, "data")
-                                       : locations.of({"data"});
+  const std::string place = index == 0
+                                ? locations.find_in_model(model.setting_paths().classes, "data")
+                                : locations.find({"data"});
   try {
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
@@ -218,7 +220,7 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
 
 /// Checks that the network's outputs are called as those of the data.
 void check_class_names(const SettingLocations& locations, const PlannedModel& network,
-                       Datasets& datasets) {
+                       DatasetCache& datasets) {
   constexpr std::string_view kNewHead =
       "set \"on_entry\": {\"new_head\": true} for a head of the data's classes";
   const PhaseConfig& phase = locations.phase();
@@ -235,7 +237,7 @@ void check_class_names(const SettingLocations& locations, const PlannedModel& ne
                       helps && split == "train" ? kNewHead : kRenameClass);
     }
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}", locations.of({"data"}), phase.name, error.what());
+    fail_usage("{}: phase '{}': {}", locations.find({"data"}), phase.name, error.what());
   }
 }
 
@@ -276,10 +278,10 @@ bool any_coloured(const Dataset& data) {
 }
 
 /// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
-std::shared_ptr<const Dataset> open_data(const SettingLocations& locations, Datasets& datasets,
+std::shared_ptr<const Dataset> open_data(const SettingLocations& locations, DatasetCache& datasets,
                                          const Model& model, PreprocessConfig& preprocess) {
   const PhaseConfig& phase = locations.phase();
-  const std::shared_ptr<const Dataset> data = at_location(locations.of({"data"}), [&] {
+  const std::shared_ptr<const Dataset> data = at_location(locations.find({"data"}), [&] {
     for (const std::string& split : datasets.evaluation_splits(phase.data)) {
       if (phase.evaluate) datasets.get(phase.data, split);
     }
@@ -297,7 +299,7 @@ std::shared_ptr<const Dataset> open_data(const SettingLocations& locations, Data
       log_info("{}", what);
     }
   }
-  return at_location(locations.of({"preprocess", "data"}),
+  return at_location(locations.find({"preprocess", "data"}),
                      [&] { return preprocessed(data, preprocess); });
 }
 
@@ -311,7 +313,7 @@ std::vector<std::string> initial_classes(const RunConfig& config) try {
 }
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& network,
-                     Datasets& datasets, MissingFiles missing) {
+                     DatasetCache& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const SettingLocations locations(config.model, phase);
   PhasePlan plan;
@@ -321,7 +323,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     fail_usage(
         "{}: phase '{}': ema_decay does not support sharded optimizers; set it to 0, or "
         "parallel.shard_optimizer to false",
-        locations.of({"ema_decay"}), phase.name);
+        locations.find({"ema_decay"}), phase.name);
   }
   const std::shared_ptr<const Dataset> data =
       open_data(locations, datasets, network.model(), plan.config.preprocess);
@@ -339,13 +341,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
       log_warning(
           "{}: phase '{}': the network has no class names: its outputs are assumed to be the "
           "classes of '{}', in their order",
-          locations.of({"data"}), phase.name, phase.data);
+          locations.find({"data"}), phase.name, phase.data);
     }
     if (!named || phase.on_entry.new_head) network.set_classes(data->info());
     check_class_names(locations, network, datasets);
   }
   if (const auto& upcycling = phase.on_entry.upcycle) {
-    at_location(locations.of({"on_entry.upcycle"}), [&] { network.upcycle(*upcycling); });
+    at_location(locations.find({"on_entry.upcycle"}), [&] { network.upcycle(*upcycling); });
   }
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);
@@ -360,12 +362,12 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   }
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;
-  plan.outputs = task.outputs(data->info());
+  plan.num_outputs = task.outputs(data->info());
   plan.classes = network.classes();
-  if (phase.on_entry.new_head) network.reset_head(plan.outputs);
+  if (phase.on_entry.new_head) network.reset_head(plan.num_outputs);
   if (const std::string name = teacher_of(phase); !name.empty()) {
     std::optional<PlannedTeacher> teacher = network.after(name);
-    const bool may_be_missing = missing == MissingFiles::planned;
+    const bool may_be_missing = missing == MissingFiles::warn;
     if (!teacher) teacher = teacher_in(name, locations, config.phases, may_be_missing);
     if (teacher) {
       check_teacher(*teacher, locations, network.model(), network.classes(), data->info());
@@ -398,14 +400,14 @@ void check_tokens(const SettingLocations& locations, const Model& model, const M
     const SettingPaths paths = model.setting_paths();
     const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
     fail_usage("{}: phase '{}': {}",
-               SettingLocations::preferred({locations.of_model(paths.group_size, "batch_size"),
-                                            locations.of_model(rows, "batch_size")}),
+               SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
+                                            locations.find_in_model(rows, "batch_size")}),
                locations.phase().name, error.what());
   }
 }
 
-std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
-                                   MissingFiles missing) {
+std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
+                                   DatasetCache& datasets, MissingFiles missing) {
   std::vector<PhasePlan> plans;
   PlannedModel network(model, initial_classes(config));
   for (size_t i = 0; i < config.phases.size(); ++i) {

@@ -34,7 +34,7 @@
 namespace moesaic {
 namespace {
 
-constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
+constexpr LoadOptions kConfigOnly = {.verify = false, .load_model = false, .load_optimizer = false};
 
 bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
@@ -61,7 +61,7 @@ bool has_other_names(const std::vector<std::string>& names, std::vector<std::str
 }  // namespace
 
 RunStart::RunStart(const RunConfig& config) : config_(config) {
-  if (!config.init.empty()) init_ = load_init(config, {.optimizer = false});
+  if (!config.init.empty()) init_ = load_init(config, {.load_optimizer = false});
   if (config.model.is_null()) config_.model = model_config(*init_);
   shape_ = build_meta_model(config_.model);
 }
@@ -101,8 +101,8 @@ void check_init(const RunConfig& config) {
 
 void check_initial_weights(const RunConfig& config, Model& shape) {
   if (config.init.empty()) return;
-  const std::shared_ptr<Model> source =
-      build_meta_model(model_config(load_init(config, {.model = false, .optimizer = false})));
+  const std::shared_ptr<Model> source = build_meta_model(
+      model_config(load_init(config, {.load_model = false, .load_optimizer = false})));
   shape.initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
 }
 
@@ -132,7 +132,7 @@ void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
 
 /// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
 /// or if a version without the setting began it, as stored unless the data's description tells.
-void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config) {
+void keep_orientation(const Json& started, DatasetCache& datasets, RunConfig& config) {
   for (size_t i = 0; i < config.phases.size(); ++i) {
     PhaseConfig& phase = config.phases[i];
     const Json::json_pointer place(fmt::format("/phases/{}/preprocess", i));
@@ -151,7 +151,7 @@ void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config
 /// Returns whether a checkpoint says, unverified, that it ends a phase.
 bool ends_phase(const fs::path& checkpoint) {
   try {
-    return parse<TrainState>(read_stored(checkpoint / "state.json")).phase_complete;
+    return parse<TrainState>(read_stored(checkpoint / "state.json")).is_phase_complete;
   } catch (const Error&) {
     return false;  // Whoever loads the checkpoint says what is wrong with it.
   }
@@ -193,7 +193,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     Json then = with_absolute_names(started);
     std::optional<RunData> recorded = RunFolder::started_data(options_.out);
     if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
-    check_same_run(then, to_json(config_), out, RunFolder::other_folder(options_.out));
+    check_same_run(then, to_json(config_), out, RunFolder::other_folder_hint(options_.out));
     if (resuming) check_data(recorded);
   }
   plan_ = plan_phases(given, *shape, datasets_);
@@ -292,7 +292,7 @@ void Trainer::check_processes(const Model& shape) {
       fail_usage(
           "{}: phase '{}' trains only some experts, which expert parallelism does not support; "
           "choose parallel.experts=1, or patterns of all experts",
-          locations.of({"trainable"}), plan.config.name);
+          locations.find({"trainable"}), plan.config.name);
     }
   }
   if (evaluates) warn_unless_sharded(config_.evaluate_batch_size, *processes);
@@ -306,7 +306,7 @@ void Trainer::check_processes(const Model& shape) {
 void Trainer::restore() {
   // Of one that ends a phase the optimizer's tensors are left out, since no later phase takes them.
   Checkpoint loaded = load_newest_step(folder_->root() / "checkpoints", [](const fs::path& step) {
-    return LoadOptions{.optimizer = !ends_phase(step)};
+    return LoadOptions{.load_optimizer = !ends_phase(step)};
   });
   const std::string from = loaded.folder.string();
   state_ = read_state(loaded.state, loaded.folder);
@@ -328,14 +328,14 @@ void Trainer::restore() {
                     loaded.model, from);
   result_.checkpoint = loaded.folder;
   classes_ = class_names_of(loaded);
-  if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
+  if (!state_.is_phase_complete && loaded.config.contains(kInputKey)) {
     input_ = input_spec_of(loaded, *model_);
     const auto data = datasets_.get(plan().config.data, "train");
     // Throws where the phase has other classes.
     with_classes_of(data, input_->classes, "begin another run with init and on_entry.new_head");
     warn_overridden(*input_, data->info(), from);
   }
-  if (state_.phase_complete) {
+  if (state_.is_phase_complete) {
     state_ = state_.next_phase();
   } else {
     resumed_tensors_ = std::move(loaded.optimizer);
@@ -358,7 +358,8 @@ void Trainer::restore(Phase& phase) {
   Json values = state_.phase_state.to_json();
   if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
   try {
-    phase.load({std::move(values), ExpertShards(*model_).own(std::move(resumed_tensors_))});
+    phase.load(
+        {std::move(values), ExpertShards(*model_).local_tensors(std::move(resumed_tensors_))});
   } catch (const Error& error) {
     fail("{}: {}", result_.checkpoint.string(), error.what());
   }

@@ -91,7 +91,8 @@ void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, con
   if (processes.expert_group().size() == 1) return;
   const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
   const double sent = to_all ? tokens * number(processes.expert_group().size()) : rows / parts;
-  const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
+  const double there_and_back =
+      number(x.numel()) / tokens + number(layer.experts->num_token_outputs());
   const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
   step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
 }

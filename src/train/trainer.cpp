@@ -47,14 +47,14 @@ TrainResult Trainer::run() {
     const std::unique_ptr<Phase> phase = enter_phase();
     open_recorder();  // Lines behind the checkpoint go once it could be loaded.
     train(*phase);
-    if (!result_.complete) {
+    if (!result_.is_complete) {
       if (!in_memory()) save_step(*phase);
       break;
     }
     leave_phase(*phase);
   }
   record_save(wait_for_save());
-  if (result_.complete && options_.on_step) options_.on_step(*model_, state_.step);
+  if (result_.is_complete && options_.on_step) options_.on_step(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
 }
@@ -84,7 +84,7 @@ void Trainer::train(Phase& phase) {
     if (saves) save_step(phase);
   }
   flush_metrics(phase);
-  if (result_.signal != 0) result_.complete = false;
+  if (result_.signal != 0) result_.is_complete = false;
   if (progress_) progress_->finish();
 }
 
@@ -112,8 +112,8 @@ bool Trainer::is_rank_zero() const {
 
 bool Trainer::should_continue() {
   if (result_.signal != 0) return false;
-  if (options_.on_step && !options_.on_step(*model_, state_.step)) result_.complete = false;
-  return result_.complete;
+  if (options_.on_step && !options_.on_step(*model_, state_.step)) result_.is_complete = false;
+  return result_.is_complete;
 }
 
 Trainer::StepResult Trainer::step(Phase& phase) {
@@ -227,7 +227,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   } else {
     restore(*phase);
   }
-  if (options_.progress && !in_memory() && is_rank_zero() && !phase->is_done()) {
+  if (options_.show_progress && !in_memory() && is_rank_zero() && !phase->is_done()) {
     progress_.emplace(
         ProgressOptions{.label = config.name,
                         .total = plan().steps * plan().batch_size,
@@ -255,14 +255,14 @@ void Trainer::prepare_network() {
   model_->to(at::kCPU);
   if (entry.upcycle) model_ = model_->upcycled(*entry.upcycle, entry_seed("upcycle"));
   if (entry.prune) prune(*entry.prune);
-  if (entry.new_head) model_->reset_head(plan().outputs);
+  if (entry.new_head) model_->reset_head(plan().num_outputs);
   model_->to(at::Device(options_.device));
 }
 
 void Trainer::prune(const PrunePhaseConfig& config) {
   const uint64_t seed = entry_seed("prune");
   const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
-  std::optional<ExpertUse> use;
+  std::optional<ExpertStatistics> use;
   if (replacement_needs_images(config.replace) || criterion_of(config.criterion).needs_images) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
@@ -273,7 +273,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
                      .seed = seed});
   }
   const PrunePlan pruned = plan_pruning(
-      {.finetuned = *model_, .pretrained = pretrained.get(), .use = use ? &*use : nullptr},
+      {.finetuned = *model_, .pretrained = pretrained.get(), .statistics = use ? &*use : nullptr},
       {.criterion = config.criterion,
        .keep = KeepSpec::from_value(config.keep),
        .replace = config.replace,
@@ -310,7 +310,7 @@ bool Trainer::is_restored_later(const std::string& phase) const {
 
 void Trainer::leave_phase(const Phase& phase) {
   progress_.reset();
-  state_.phase_complete = true;
+  state_.is_phase_complete = true;
   if (!in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
@@ -338,18 +338,18 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   options.precision = config_.precision;
   options.processes = options_.processes;
   std::optional<Progress> bar;
-  if (options_.progress && is_rank_zero()) {
+  if (options_.show_progress && is_rank_zero()) {
     bar.emplace(
         ProgressOptions{.label = split == "test" ? "testing" : "validating",
                         .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
-                        .summary = false});
+                        .has_summary = false});
   }
   options.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
     return local_signal() == 0;
   };
   const Evaluation evaluation = evaluate(*model_, data(split), options);
-  if (progress_) progress_->leave_out(evaluation.seconds);
+  if (progress_) progress_->exclude_time(evaluation.seconds);
   return evaluation;
 } catch (const DivergedError& error) {
   fail_diverged(phase, state_.step, fmt::format("{} split: {}", split, error.what()));
@@ -455,15 +455,15 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
   CheckpointShard part{state_of(*model_), std::move(of_phase.tensors)};
   // On another device the copy would wait behind the next step's kernels.
   const bool until_update =
-      kind.overlaps_save && model_->device().is_cpu() && !phase.is_done() && result_.complete;
+      kind.overlaps_save && model_->device().is_cpu() && !phase.is_done() && result_.is_complete;
   if (until_update) {
     for (const auto& item : model_->named_buffers()) {
       if (item.value().defined()) part.model[item.key()] = item.value().clone();
     }
   }
   if (options_.processes) {
-    part = ExpertShards(*model_).part(part, *options_.processes,
-                                      kind.share && config_.parallel.shard_optimizer);
+    part = ExpertShards(*model_).local_shard(part, *options_.processes,
+                                             kind.share && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};

@@ -83,24 +83,24 @@ TEST(LockFile, LocksAFileOfOtherNamesAndWritesNothingToIt) {
   EXPECT_EQ(test::get(folder / "mine"), "1234\n");
 }
 
-TEST(OpenOwn, WritesToNoFileOfOtherNames) {
+TEST(OpenWithoutLinks, WritesToNoFileOfOtherNames) {
   const test::TempDir folder;
-  { const UniqueFd made = open_own(folder / "new", O_WRONLY | O_APPEND); }
+  { const UniqueFd made = open_without_links(folder / "new", O_WRONLY | O_APPEND); }
   EXPECT_EQ(test::get(folder / "new"), "");
   test::put(folder / "mine", "precious");
   fs::create_hard_link(folder / "mine", folder / "linked");
   const std::string name = (folder / "linked").string();
   EXPECT_EQ(
-      test::failure_of([&] { open_own(name, O_WRONLY | O_APPEND); }),
+      test::failure_of([&] { open_without_links(name, O_WRONLY | O_APPEND); }),
       name +
           ": has 2 names (hard links), all of which would show what is written; remove this name, "
           "or copy the file: cp -p '" +
           name + "' '" + name + ".copy' && mv '" + name + ".copy' '" + name + "'");
   fs::create_symlink("mine", folder / "link");
-  EXPECT_THAT(test::failure_of([&] { open_own(folder / "link", O_WRONLY | O_APPEND); }),
+  EXPECT_THAT(test::failure_of([&] { open_without_links(folder / "link", O_WRONLY | O_APPEND); }),
               HasSubstr("link: a link, which is not followed; remove it"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(test::failure_of([&] { open_own(folder / "pipe", O_WRONLY | O_APPEND); }),
+  EXPECT_THAT(test::failure_of([&] { open_without_links(folder / "pipe", O_WRONLY | O_APPEND); }),
               HasSubstr("pipe: not a regular file; remove it"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(Lookalikes, AreAllPairsEachOnce) {
   EXPECT_TRUE(lookalikes(std::vector<std::string>(1001, "caf\u00e9 ")).empty());
 }
 
-TEST(ToldApart, SpellsOutWhatLooksLikeAnotherName) {
+TEST(Disambiguated, SpellsOutWhatLooksLikeAnotherName) {
   const std::vector<std::string> shown = {"cat", "caf\\u{e9}", "cafe\\u{301}", "na\u00efve"};
   EXPECT_EQ(disambiguated({"cat", "caf\u00e9", "cafe\u0301", "na\u00efve"}), shown);
 }

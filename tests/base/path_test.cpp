@@ -43,11 +43,11 @@ TEST(NearestSibling, IsOneThatTheCallerTakes) {
   test::put(folder / "smoke", "");
   test::put(folder / "smooke.json", "{}");
   const auto near = [&](bool (*takes)(const fs::path&)) {
-    return nearest_sibling(folder / "smke", Sibling::name, takes);
+    return nearest_sibling(folder / "smke", PathForm::name, takes);
   };
   EXPECT_EQ(near(nullptr), "; did you mean 'smoke'?");
   EXPECT_EQ(near([](const fs::path& path) { return path.extension() == ".json"; }), "");
-  EXPECT_EQ(nearest_sibling(folder / "smke.json", Sibling::name,
+  EXPECT_EQ(nearest_sibling(folder / "smke.json", PathForm::name,
                             [](const fs::path& path) { return path.extension() == ".json"; }),
             "; did you mean 'smooke.json'?");
 }
@@ -181,16 +181,16 @@ TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {
                                  std::string(".a"), std::string(256, 'x'), std::string("a\x1b[2J"),
                                  std::string("a\0b", 3), std::string("a\n")}) {
     EXPECT_FALSE(is_file_name(bad)) << bad;
-    EXPECT_FALSE(is_plain_name(bad)) << bad;
+    EXPECT_FALSE(is_portable_name(bad)) << bad;
   }
-  EXPECT_TRUE(is_plain_name("step_1-a.b"));
-  EXPECT_FALSE(is_plain_name("a b"));
+  EXPECT_TRUE(is_portable_name("step_1-a.b"));
+  EXPECT_FALSE(is_portable_name("a b"));
   for (const std::string& odd :
        {std::string(), std::string("a b\x1b"), std::string(".x"), std::string(300, '/')}) {
-    EXPECT_TRUE(is_plain_name(plain_name(odd))) << odd;
+    EXPECT_TRUE(is_portable_name(portable_name(odd))) << odd;
   }
-  EXPECT_EQ(plain_name("step_1-a.b"), "step_1-a.b");
-  EXPECT_EQ(plain_name("my photos-shards"), "my-photos-shards");
+  EXPECT_EQ(portable_name("step_1-a.b"), "step_1-a.b");
+  EXPECT_EQ(portable_name("my photos-shards"), "my-photos-shards");
   EXPECT_EQ(file_name_problem("name", std::string(300'000, 'x')),
             "name must be a file name without folders, of at most 255 bytes, not '" +
                 std::string(80, 'x') + "...'");

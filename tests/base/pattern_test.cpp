@@ -16,7 +16,7 @@ TEST(Pattern, IsFoundAnywhereUnlessAnchored) {
   EXPECT_TRUE(Pattern("").found_in(""));
 }
 
-TEST(Pattern, GivesTheWholeAndItsGroups) {
+TEST(Pattern, GivesTheMatchAndItsGroups) {
   const Pattern pattern("(b)(x)?(c)");
   EXPECT_EQ(pattern.num_groups(), 3u);
   const std::string text = "abc bxc";
@@ -37,7 +37,7 @@ TEST(Pattern, RenamesEveryMatchByItsGroups) {
 }
 
 // A later place is no new beginning of the text.
-TEST(Pattern, IsAnchoredToTheWholeText) {
+TEST(Pattern, IsAnchoredToTheFullText) {
   EXPECT_THAT(Pattern("^b").find("ab", 1), IsEmpty());
 }
 

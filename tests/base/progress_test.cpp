@@ -269,7 +269,7 @@ TEST(Progress, LeavesNothingBehindWithinOtherWork) {
   double now = 0.0;
   Terminal terminal(80);
   {
-    Progress bar({.label = "testing", .out = terminal.file(), .summary = false, .clock = [&] {
+    Progress bar({.label = "testing", .out = terminal.file(), .has_summary = false, .clock = [&] {
                     return now;
                   }});
     bar.show(0, 100);
@@ -288,7 +288,7 @@ TEST(Progress, TimeOfOtherWorkIsNotInTheRate) {
   now = 10.0;
   bar.advance(50);
   now = 60.0;
-  bar.leave_out(50.0);
+  bar.exclude_time(50.0);
   bar.finish();
   EXPECT_EQ(out.lines().back(), "a: 50 images in 0:10, 5.00 images/s\n");
 }

@@ -16,10 +16,10 @@ TEST(StopSignal, RemembersTheFirstSignal) {
   std::signal(SIGHUP, SIG_DFL);  // What nohup ignores stays ignored.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const StopSignal stop;
-    EXPECT_FALSE(stop.requested());
+    EXPECT_FALSE(stop.is_requested());
     EXPECT_EQ(stop.number(), 0);
     std::raise(number);
-    EXPECT_TRUE(stop.requested());
+    EXPECT_TRUE(stop.is_requested());
     EXPECT_EQ(stop.number(), number);
   }
 }
@@ -87,7 +87,7 @@ TEST(StopSignal, LeavesAHangUpIgnoredAsNohupHasIt) {
   {
     const StopSignal stop;
     std::raise(SIGHUP);
-    EXPECT_FALSE(stop.requested());
+    EXPECT_FALSE(stop.is_requested());
   }
   std::signal(SIGHUP, former);
 }
@@ -119,7 +119,7 @@ TEST(StopSignal, PassesOverTheEndOfAPipeThatIsNotItsOutput) {
     const StopSignal stop;
     const int pipe = closed_pipe();
     EXPECT_LT(::write(pipe, "a", 1), 0);
-    EXPECT_FALSE(stop.requested());
+    EXPECT_FALSE(stop.is_requested());
     ::close(pipe);
   }
   std::signal(SIGPIPE, former);
@@ -130,7 +130,7 @@ TEST(StopSignal, LeavesAClosedPipeIgnoredWhereItWas) {
   {
     const StopSignal stop;
     std::raise(SIGPIPE);
-    EXPECT_FALSE(stop.requested());
+    EXPECT_FALSE(stop.is_requested());
   }
   std::signal(SIGPIPE, former);
 }

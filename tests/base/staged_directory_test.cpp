@@ -34,7 +34,7 @@ void stage(const fs::path& place, std::string_view content) {
   staged.commit();
 }
 
-TEST(StagedDirectory, AppearsWholeOnCommit) {
+TEST(StagedDirectory, AppearsCompleteOnCommit) {
   const test::TempDir folder;
   StagedDirectory staged(folder / "a/b/place");
   EXPECT_EQ(staged.path().parent_path(), folder / "a/b");
@@ -55,7 +55,7 @@ TEST(StagedDirectory, LeavesNothingWithoutCommit) {
   EXPECT_THAT(folder.names(), IsEmpty());
 }
 
-TEST(StagedDirectory, ReplacesAnOlderOneWhole) {
+TEST(StagedDirectory, ReplacesAnOlderOneAtomically) {
   const test::TempDir folder;
   fs::create_directory(folder / "place");
   test::put(folder / "place/old", "old");

@@ -87,7 +87,7 @@ RunConfig run_of(To to) {
   return parse<RunConfig>(run.root());
 }
 
-std::unique_ptr<Phase> phase_of(To to, Datasets& datasets) {
+std::unique_ptr<Phase> phase_of(To to, DatasetCache& datasets) {
   const RunConfig run = run_of(to);
   const std::shared_ptr<Model> model = RunStart(run).model();
   const PhasePlan plan = plan_phases(run, *model, datasets).front();
@@ -226,7 +226,7 @@ Row steps_row(const LatentSetting& setting, Form form, Phase& phase) {
   return row;
 }
 
-void steps_against(To to, const char* name, Datasets& datasets, const Report& report) {
+void steps_against(To to, const char* name, DatasetCache& datasets, const Report& report) {
   const LatentSetting setting(to);
   const std::unique_ptr<Phase> phase = phase_of(to, datasets);
   for (const Form form : {Form::as_written, Form::scaled}) {
@@ -276,7 +276,7 @@ Row update_against_fma() {
 void bench_latent(const Report& report) {
   const at::InferenceMode inference;
   at::manual_seed(1);
-  Datasets datasets;
+  DatasetCache datasets;
   steps_against(To::one_of_all, "cpu/phase1", datasets, report);
   steps_against(To::above_zero, "cpu/phase3", datasets, report);
   steps_against(To::single, "cpu/vanilla", datasets, report);

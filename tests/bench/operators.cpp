@@ -262,7 +262,7 @@ void bench_bfloat16(const Report& report) {
 }
 
 void bench_int8(const Report& report) {
-  if (!has_int8_products()) return;
+  if (!has_int8_matmul()) return;
   for (const auto& [shape, suffix] : {std::pair{Shape{"d768", 768, 3072, 8, 520}, ""},
                                       std::pair{Shape{"d192", 192, 768, 32, 4160}, "_d192"}}) {
     const EagerLayer layer = layer_of(shape), half = layer.to(at::kBFloat16);

@@ -64,7 +64,7 @@ double step_seconds(const RunConfig& config, std::shared_ptr<const ProcessMesh> 
   std::vector<double> seconds;
   auto last = Clock::now();
   TrainerOptions options;
-  options.progress = false;
+  options.show_progress = false;
   options.processes = std::move(processes);
   options.open = noise_images;
   options.on_step = [&](Model&, int64_t step) {
@@ -230,7 +230,7 @@ double seconds_lost_to_a_save() {
       fmt::format("checkpoint_every={}", kSaveEvery)};
   std::vector<Clock::time_point> begins;  // Of steps, counted from 0; a step ends with its save.
   TrainerOptions options;
-  options.progress = false;
+  options.show_progress = false;
   options.open = noise_images;
   options.out = folder.path() / "run";
   const fs::path checkpoints = options.out / "checkpoints";

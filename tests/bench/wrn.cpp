@@ -22,7 +22,7 @@ Tensor masked_maps(const nn::MapExpertsImpl& experts, const Tensor& map_BCSS,
                    const Tensor& weights_TK) {
   const int64_t images = map_BCSS.size(0), side = map_BCSS.size(2);
   std::vector<Tensor> outputs;
-  for (int64_t e = 0; e < experts.count(); ++e) {
+  for (int64_t e = 0; e < experts.num_experts(); ++e) {
     const Tensor gate = weights_TK.select(1, e).view({images, 1, side, side});
     const Tensor normal =
         at::batch_norm(map_BCSS * gate, experts.weight[e], experts.bias[e], {}, {},

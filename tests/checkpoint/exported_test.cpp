@@ -232,7 +232,7 @@ TEST(ExportedFolder, ItsWeightsAloneAreNone) {
 TEST(ExportedOfAFolderOfImages, DoesNotSayThatItsNameIsListed) {
   const test::TempDir folder;
   ExportInfo info = testing::toy_info();
-  info.input.listed = false;
+  info.input.is_listed = false;
   export_safetensors(*small_vmoe(), folder / "out", info);
   const Checkpoint checkpoint = load_newest_checkpoint(folder / "out");
   EXPECT_FALSE(checkpoint.config.contains("data"));

@@ -90,7 +90,7 @@ TEST(Store, HasOnlyItsFiles) {
   EXPECT_TRUE(load_checkpoint(folder / "b").optimizer.empty());
 }
 
-TEST(Store, ReplacesTheOldOneAsAWhole) {
+TEST(Store, ReplacesTheOldOneAtomically) {
   const test::TempDir folder;
   save_checkpoint(folder / "a", example(1));
   Checkpoint bare = example(2);
@@ -203,9 +203,9 @@ TEST(Store, CanLeaveOutHashesTensorsAndOptimizer) {
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   put(folder / "a/optimizer.safetensors", bytes);
   EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr("altered"));
-  EXPECT_TRUE(load_checkpoint(folder / "a", {.optimizer = false}).optimizer.empty());
+  EXPECT_TRUE(load_checkpoint(folder / "a", {.load_optimizer = false}).optimizer.empty());
   EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 1u);
-  const LoadOptions texts = {.model = false, .optimizer = false};
+  const LoadOptions texts = {.load_model = false, .load_optimizer = false};
   const Checkpoint loaded = load_checkpoint(folder / "a", texts);
   EXPECT_TRUE(loaded.model.empty());
   EXPECT_EQ(loaded.state.dump(), example().state.dump());

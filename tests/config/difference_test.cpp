@@ -12,7 +12,7 @@ namespace moesaic {
 namespace {
 
 std::vector<std::string> paths_of(const char* before, const char* after,
-                                  const DifferenceForm& form = {}) {
+                                  const DifferenceOptions& form = {}) {
   std::vector<std::string> paths;
   for (const Difference& difference : differences(Json::parse(before), Json::parse(after), form)) {
     paths.push_back(difference.path);
@@ -26,7 +26,8 @@ TEST(Differences, AreNamedByTheirPaths) {
              *after = R"({"b": {"d": true, "c": [1, 5]}, "a": 1, "f": 7})";
   EXPECT_EQ(paths_of(before, before), Paths());
   EXPECT_EQ(paths_of(before, after), Paths({"b.c.1", "b.c.2", "f"}));
-  EXPECT_EQ(paths_of(before, after, {.separator = '/', .lists_whole = true}), Paths({"b/c", "f"}));
+  EXPECT_EQ(paths_of(before, after, {.separator = '/', .compares_whole_lists = true}),
+            Paths({"b/c", "f"}));
   EXPECT_EQ(paths_of("1", "2"), Paths({""}));
 }
 

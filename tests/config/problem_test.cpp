@@ -17,11 +17,12 @@ void describe(Fields& f, Lengths& c) {
   f("steps", c.steps, "length in steps");
 }
 ConfigProblem config_problem(const Lengths& lengths) {
-  if (lengths.epochs && lengths.steps) return excluding({"epochs", "null"}, {"steps", "null"});
+  if (lengths.epochs && lengths.steps)
+    return mutually_exclusive({"epochs", "null"}, {"steps", "null"});
   return {};
 }
 
-TEST(Excluding, SaysHowToTurnOffTheSettingThatNoArgumentGave) {
+TEST(MutuallyExclusive, SaysHowToTurnOffTheSettingThatNoArgumentGave) {
   const auto message = [](const std::vector<std::string>& arguments) {
     Document document = Document::from_text(R"({"epochs": 2, "steps": 3})", "recipe.json");
     for (const std::string& argument : arguments) document.set(argument);
@@ -40,7 +41,7 @@ Document recipe() {
       "{\n \"a\": 1,\n \"b\": {\"x.y\": 2,\n  \"list\": [3,\n   {\"c\": 4}]}}", "recipe.json");
 }
 
-TEST(PlaceOf, FindsAValueOrItsKey) {
+TEST(LocationOf, FindsAValueOrItsKey) {
   const Value root = recipe().root();
   EXPECT_EQ(location_of(root, {"a"}), "recipe.json:2:7");
   EXPECT_EQ(location_of(root, {"a:"}), "recipe.json:2:2");
@@ -50,14 +51,14 @@ TEST(PlaceOf, FindsAValueOrItsKey) {
   EXPECT_EQ(location_of(root, {"b.list.1.c"}), "recipe.json:5:10");
 }
 
-TEST(PlaceOf, TakesTheFirstThatIsThereOrElseTheWhole) {
+TEST(LocationOf, TakesTheFirstThatExistsOrElseTheStruct) {
   const Value root = recipe().root();
   EXPECT_EQ(location_of(root, {"none", "b.list.9", "a"}), "recipe.json:2:7");
   EXPECT_EQ(location_of(root, {"none"}), "recipe.json:1:1");
   EXPECT_EQ(location_of(Value(), {"none"}), "config");
 }
 
-TEST(PlaceOf, PointsAtTheCommandLine) {
+TEST(LocationOf, PointsAtTheCommandLine) {
   Document document = recipe();
   document.set("b.list.0=7");
   EXPECT_EQ(location_of(document.root(), {"a", "b.list.0"}), "argument 'b.list.0=7'");

@@ -161,7 +161,7 @@ TEST(RenamedFrom, ReadsEachOfSeveralFormerKeys) {
                                             HasSubstr("'count' is called 'num_images'")));
   EXPECT_THAT(test::usage_of([&] { number(R"({"images": 3, "count": 3})"); }),
               HasSubstr("leave it out"));
-  EXPECT_EQ(rows_about(help_rows<ShardConfig>(), "count").at(0).key, "num_images");
+  EXPECT_EQ(help_rows_at(help_rows<ShardConfig>(), "count").at(0).key, "num_images");
 }
 
 TEST(RenamedFrom, WarnsOnceOfAKeyOfAllItemsOfAList) {
@@ -202,12 +202,12 @@ TEST(RenamedFrom, HelpKnowsBothNamesAndShowsThePresentOne) {
   const HelpRows rows = help_rows<NetworkConfig>("model");
   EXPECT_THAT(help_text(rows), Not(HasSubstr("model.classes")));
   for (const char* path : {"model.num_classes", "model.classes", "classes"}) {
-    const HelpRows found = rows_about(rows, path);
+    const HelpRows found = help_rows_at(rows, path);
     ASSERT_EQ(found.size(), 1U) << path;
     EXPECT_EQ(found[0].key, "model.num_classes") << path;
   }
-  EXPECT_EQ(rows_about(rows, "model.heads.0.size").at(0).key, "model.heads.N.width");
-  const HelpRows called = rows_called(rows, "classes");
+  EXPECT_EQ(help_rows_at(rows, "model.heads.0.size").at(0).key, "model.heads.N.width");
+  const HelpRows called = help_rows_matching(rows, "classes");
   ASSERT_EQ(called.size(), 1U);
   EXPECT_EQ(called[0].key, "model.num_classes");
 }

@@ -277,7 +277,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   const HelpRows rows = help_rows<RunConfig>();
   const auto keys = [&](const std::string& path) {
     std::vector<std::string> found;
-    for (const auto& row : rows_about(rows, path)) found.push_back(row.key);
+    for (const auto& row : help_rows_at(rows, path)) found.push_back(row.key);
     return found;
   };
   const std::vector<std::string> lr = {"phases.N.optimizer.lr"};
@@ -307,9 +307,9 @@ TEST(Schema, AKeyWithoutItsGroupsIsOfferedWithThem) {
   EXPECT_THAT(parse_error<RunConfig>(R"({"phases": [{"data": "x", "momentum": 0}]})"),
               HasSubstr("'momentum' in phases.0; did you mean 'phases.0.optimizer.momentum'?"));
   const HelpRows rows = help_rows<RunConfig>();
-  EXPECT_EQ(rows_called(rows, "optimizer.lr").at(0).key, "phases.N.optimizer.lr");
-  EXPECT_TRUE(rows_called(rows, "zzzz").empty());
-  EXPECT_TRUE(rows_called(rows, "seed").empty()) << "it has no group";
+  EXPECT_EQ(help_rows_matching(rows, "optimizer.lr").at(0).key, "phases.N.optimizer.lr");
+  EXPECT_TRUE(help_rows_matching(rows, "zzzz").empty());
+  EXPECT_TRUE(help_rows_matching(rows, "seed").empty()) << "it has no group";
 }
 
 struct ManyWords {
@@ -347,7 +347,7 @@ void describe(Fields& f, ImageConfig& c) {
 }
 
 struct Habits {
-  Interval save = Interval::of_steps(5), look = Interval::of_epochs(1);
+  Interval save = Interval::from_steps(5), look = Interval::from_epochs(1);
 };
 template <class Fields>
 void describe(Fields& f, Habits& c) {
@@ -360,7 +360,7 @@ TEST(Schema, IntervalsAreNumbersOrNameTheirUnit) {
     return parse<Habits>(Document::from_text(text, "a.json").root());
   };
   using Unit = Interval::Unit;
-  EXPECT_EQ(habits("{}").look, Interval::of_epochs(1));
+  EXPECT_EQ(habits("{}").look, Interval::from_epochs(1));
   const Habits plain = habits(R"({"save": 7, "look": 2})");
   EXPECT_EQ(plain.save.unit, Unit::steps);
   EXPECT_EQ(plain.look.unit, Unit::epochs);
@@ -405,14 +405,14 @@ TEST(Schema, ABareNumberOfEpochsIsReadWithOneWarningThatNamesItsUnit) {
 }
 
 TEST(Interval, IsCompletedByStepsOfTheRunOrEpochsOfThePhase) {
-  const Interval three = Interval::of_steps(3), two = Interval::of_epochs(2);
+  const Interval three = Interval::from_steps(3), two = Interval::from_epochs(2);
   EXPECT_TRUE(three.completed_by(1, 6, 1, 4));
   EXPECT_FALSE(three.completed_by(1, 7, 2, 4));
   EXPECT_TRUE(three.completed_by(5, 7, 2, 4));
   EXPECT_TRUE(two.completed_by(1, 100, 8, 4));
   EXPECT_FALSE(two.completed_by(1, 96, 4, 4));
   EXPECT_FALSE(two.completed_by(1, 96, 8, 0));
-  EXPECT_FALSE(Interval::of_steps(0).completed_by(1, 6, 1, 4));
+  EXPECT_FALSE(Interval::from_steps(0).completed_by(1, 6, 1, 4));
 }
 
 TEST(Schema, SidesAreOneNumberOrTwo) {

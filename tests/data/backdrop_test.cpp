@@ -165,8 +165,9 @@ TEST_F(BackdropFiles, MissingBackdropsAreToldAsOtherFilesAre) {
   EXPECT_EQ(DatasetSource("on").where(), "not here; place or link it at " + place);
   EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").verify(); }),
               HasSubstr("'photos'"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.progress = false}); }),
-              HasSubstr("dataset 'photos': the description has no URL"));
+  EXPECT_THAT(
+      error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.show_progress = false}); }),
+      HasSubstr("dataset 'photos': the description has no URL"));
 }
 
 TEST_F(BackdropFiles, IsPlannedWithoutThem) {

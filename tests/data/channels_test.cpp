@@ -101,7 +101,7 @@ TEST_F(GreyFolder, IsTheSameInShards) {
   const auto packed = [&](const std::string& name, int64_t size) {
     ::testing::internal::CaptureStderr();
     const PackResult result = pack_dataset(name, folder_ / fmt::format("packed-{}", size),
-                                           {.num_shards = 1, .size = size, .progress = false});
+                                           {.num_shards = 1, .size = size, .show_progress = false});
     ::testing::internal::GetCapturedStderr();
     return open_dataset(result.description.string(), "train");
   };
@@ -123,7 +123,7 @@ TEST_F(GreyFolder, IsTheSameInShards) {
   write_file(folder_ / "d.json", R"({"name": "d", "format": "image_folder", "paths": ["images"],
                                      "mean": [0.25], "std": [0.5]})");
   const DatasetInfo described = packed((folder_ / "d.json").string(), 4)->info();
-  EXPECT_FALSE(described.has_any_channels);
+  EXPECT_FALSE(described.has_flexible_channels);
   EXPECT_EQ(described.mean, std::vector<double>{0.25});
 }
 

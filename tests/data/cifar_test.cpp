@@ -16,7 +16,7 @@ namespace {
 using test::error_of;
 using test::TarEntry;
 
-const FetchOptions kNoProgress{.progress = false};
+const FetchOptions kNoProgress{.show_progress = false};
 
 /// A dataset "mini" in the manner of CIFAR: 2 + 1 images to train, 1 to test.
 class MiniCifar : public ::testing::Test {
@@ -76,7 +76,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   EXPECT_EQ(result.fetched.size(), 3u);
   for (const FileVerification& file : DatasetSource("mini").verify()) {
     EXPECT_TRUE(file.ok());
-    EXPECT_EQ(file.doubt, "");
+    EXPECT_EQ(file.unverified, "");
   }
   testing::internal::CaptureStderr();
   const auto train = open_dataset("mini", "train");
@@ -204,7 +204,7 @@ TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not at every run
   for (const FileVerification& file : DatasetSource("mini").verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
-    EXPECT_THAT(file.doubt, HasSubstr("size and labels are right"));
+    EXPECT_THAT(file.unverified, HasSubstr("size and labels are right"));
   }
   files_["two.bin"][0] = 2;
   put(root() / "datasets" / "cache" / "mini");

@@ -60,7 +60,7 @@ TEST(DeviceLoader, KeepsTheOrderAndSeeks) {
   }
 }
 
-TEST(DeviceLoader, AWholeDatasetTravelsOnce) {
+TEST(DeviceLoader, AFullDatasetIsCopiedOnce) {
   LoaderOptions whole{.batch_size = 6, .shuffle = true};
   DeviceLoader loader(inputs(6), whole, at::kMeta);
   const Batch first = loader.next(), second = loader.next();

@@ -29,7 +29,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   };
   const auto refused = [&] {
     const std::string error = error_of(ErrorKind::failure, [&] {
-      said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+      said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); });
     });
     EXPECT_FALSE(test::fs::exists(home.data() / "pets/train-0.tar"));
     return error;
@@ -42,17 +42,17 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   EXPECT_THAT(refused(), HasSubstr("4 images, expected 5"));
   described(3);
   said_by([&] {
-    const FetchResult result = DatasetSource(home.name()).fetch({.progress = false});
+    const FetchResult result = DatasetSource(home.name()).fetch({.show_progress = false});
     EXPECT_THAT(result.fetched, ElementsAre("train-0.tar"));
     EXPECT_THAT(result.unhashed, ElementsAre("train-0.tar"));
     const std::vector<FileVerification> files = DatasetSource(home.name()).verify();
     ASSERT_EQ(files.size(), 2U);
     EXPECT_THAT(files[0].problem, HasSubstr("4 images, expected 3"));
-    EXPECT_THAT(files[1].doubt, HasSubstr("differ from their description"));
+    EXPECT_THAT(files[1].unverified, HasSubstr("differ from their description"));
     described(4);
-    EXPECT_THAT(DatasetSource(home.name()).verify()[0].doubt,
+    EXPECT_THAT(DatasetSource(home.name()).verify()[0].unverified,
                 HasSubstr("no SHA-256 is described; its number of images is right"));
-    EXPECT_EQ(DatasetSource(home.name()).verify()[1].doubt, "");
+    EXPECT_EQ(DatasetSource(home.name()).verify()[1].unverified, "");
   });
 }
 
@@ -67,7 +67,7 @@ TEST(FetchShards, ThePartThatIsFilledIsTheOneThatIsLocked) {
   });
   home.describe(R"({"train": [{"name": "train-0.tar", "num_images": 4}]})",
                 "\"urls\": [\"" + server.url() + "missing/\", \"" + server.url() + "\"]");
-  said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+  said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); });
   EXPECT_THAT(locked, ElementsAre(true, true));
   EXPECT_TRUE(test::fs::exists(home.data() / "pets/train-0.tar"));
 }

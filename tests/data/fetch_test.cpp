@@ -18,7 +18,7 @@ using test::HttpServer;
 using test::read_file;
 using ::testing::SizeIs;
 
-const FetchOptions kQuiet{.progress = false, .pause = {}};
+const FetchOptions kQuiet{.show_progress = false, .pause = {}};
 
 class Fetch : public ::testing::Test {
  protected:
@@ -291,7 +291,7 @@ TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
 
 TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
-  EXPECT_EQ(DatasetSource("few").fetched().name, "tiny");
+  EXPECT_EQ(DatasetSource("few").spec_to_fetch().name, "tiny");
   testing::internal::CaptureStderr();
   EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),

@@ -195,7 +195,7 @@ TEST(DatasetName, WithoutASlashMayBeThatOfAFolderOrADescriptionHere) {
   std::filesystem::current_path(before);
 }
 
-TEST(LastingName, IsThatOfAPathFromAnywhere) {
+TEST(AbsoluteName, IsThatOfAPathFromAnywhere) {
   const test::TempDir folder;
   test::put(folder / "mine.json", "{}");
   EXPECT_EQ(absolute_name("cifar10"), "cifar10");

@@ -26,7 +26,7 @@ std::shared_ptr<const Dataset> tagged(const std::string& split, std::vector<uint
 std::shared_ptr<const Dataset> mosaic(const std::string& split = "train",
                                       MosaicConfig config = {.deciding = {"c", "a"}}) {
   config.grid = {2, 3};
-  return make_mosaic(tagged(split, {0, 1, 2, 3, 2, 1, 0, 2, 3, 3}), config, MosaicOf::images,
+  return make_mosaic(tagged(split, {0, 1, 2, 3, 2, 1, 0, 2, 3, 3}), config, MosaicContent::images,
                      "mine", "about");
 }
 
@@ -76,7 +76,7 @@ TEST(Mosaic, HasOneDecidingImageAtThePlaceOfItsGroup) {
   EXPECT_EQ(others, (std::set<int>{10, 11, 30, 31, 32}));
 }
 
-TEST(Mosaic, TilesAreWholeImages) {
+TEST(Mosaic, TilesAreUncroppedImages) {
   const auto data = mosaic();
   const Bytes image = mosaic_image(*data, 3);
   for (int y = 0; y < 4; ++y) {
@@ -113,7 +113,7 @@ TEST(Mosaic, TilesAreResizedAsTheyAreAsked) {
   const auto base = colours(3);  // One image of each class: what is drawn is known.
   MosaicConfig config{.deciding = {"a", "b"}, .tile = Size2d(3, 4)};
   config.grid = {1, 2};
-  const auto data = make_mosaic(base, config, MosaicOf::images, "mine");
+  const auto data = make_mosaic(base, config, MosaicContent::images, "mine");
   EXPECT_EQ(data->info().channels, 3);
   EXPECT_EQ(data->info().height, 3);
   EXPECT_EQ(data->info().width, 8);
@@ -147,7 +147,7 @@ TEST(Mosaic, WithoutReplacementEveryDecidingImageComesBeforeAnyComesAgain) {
   const auto drawn = [&](const std::vector<uint8_t>& labels, int64_t seed) {
     MosaicConfig config{.deciding = {"c", "a"}, .seed = seed, .replacement = false};
     config.grid = {2, 3};
-    const auto data = make_mosaic(tagged("train", labels), config, MosaicOf::images, "mine");
+    const auto data = make_mosaic(tagged("train", labels), config, MosaicContent::images, "mine");
     std::vector<int> found;
     for (int64_t i = 0; i < 24; i += 2) found.push_back(deciding(*data, i));
     return found;
@@ -180,12 +180,12 @@ TEST(Mosaic, RefusesClassesThatAreNotThere) {
   EXPECT_THAT(refusal({.deciding = {"c", "a"}, .others = {"x"}}), HasSubstr("mosaic.others"));
   EXPECT_THAT(refusal({.deciding = {"c", "a"}, .others = {"a"}}), HasSubstr("'a' decides already"));
   EXPECT_THAT(refusal({.deciding = {"c"}}), HasSubstr("two classes that decide"));
-  const auto without = [](MosaicOf of) {
+  const auto without = [](MosaicContent of) {
     return make_mosaic(tagged("train", {0, 1, 1, 0}), {.deciding = {"c", "a"}}, of, "mine");
   };
-  EXPECT_THAT(test::failure_of([&] { without(MosaicOf::images); }),
+  EXPECT_THAT(test::failure_of([&] { without(MosaicContent::images); }),
               HasSubstr("the train split of 'base' has no image of class 'c'"));
-  EXPECT_EQ(without(MosaicOf::metadata)->label(1), 1);
+  EXPECT_EQ(without(MosaicContent::metadata)->label(1), 1);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST_F(Orientation, StaysWhereFilesAreCopiedOrMadeSmaller) {
       const test::fs::path out = folder_ / "packed";
       ::testing::internal::CaptureStderr();
       pack_dataset((folder_ / "pets.json").string(), out,
-                   {.split = "train", .size = size, .progress = false});
+                   {.split = "train", .size = size, .show_progress = false});
       ::testing::internal::GetCapturedStderr();
       const auto packed = open_dataset((out / "packed.json").string(), "train");
       EXPECT_EQ(packed->info().upright, upright);

@@ -39,14 +39,14 @@ class PackFolder : public ::testing::Test {
   test::fs::path root() const { return folder_ / "images"; }
   test::fs::path out() const { return folder_ / "packed"; }
   PackResult pack(PackOptions options) const {
-    options.progress = false;
+    options.show_progress = false;
     ::testing::internal::CaptureStderr();
     const PackResult result = pack_dataset(root().string() + "/", out(), options);
     ::testing::internal::GetCapturedStderr();
     return result;
   }
   std::string refusal(ErrorKind kind, const std::string& name, PackOptions options) const {
-    options.progress = false;
+    options.show_progress = false;
     ::testing::internal::CaptureStderr();
     std::string message = error_of(kind, [&] { pack_dataset(name, folder_ / "packed", options); });
     ::testing::internal::GetCapturedStderr();
@@ -78,7 +78,7 @@ TEST_F(PackFolder, ClassesCalledByNumbersKeepTheirNames) {
   EXPECT_THAT(labels, ElementsAre(0, 1, 2));
 }
 
-TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
+TEST_F(PackFolder, OnFaultsIsCompleteOrAbsent) {
   NEEDS_FAULTS();
   const test::fs::path disk = folder_ / "disk", place = disk / "a/packed";
   const auto prepare = [&] {
@@ -86,7 +86,7 @@ TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
     test::fs::create_directory(disk);
   };
   const auto pack = [&] {
-    pack_dataset(root().string() + "/", place, {.num_shards = 2, .progress = false});
+    pack_dataset(root().string() + "/", place, {.num_shards = 2, .show_progress = false});
   };
   const auto check = [&](const test::Outcome&) {
     if (!test::fs::exists(place)) pack();
@@ -180,7 +180,7 @@ TEST_F(PackFolder, EverythingHeldOutIsASplitOfItsOwn) {
       "std": [1, 1, 1], "validation": 0.3, "exif_orientation": true})");
   const std::string held = (root() / "held.json").string();
   ::testing::internal::CaptureStderr();
-  const PackResult result = pack_dataset(held, out(), {.num_shards = 2, .progress = false});
+  const PackResult result = pack_dataset(held, out(), {.num_shards = 2, .show_progress = false});
   ::testing::internal::GetCapturedStderr();
   ASSERT_EQ(result.splits.size(), 3u);
   EXPECT_EQ(files_in(*open_dataset(result.description.string(), "validation")),
@@ -235,7 +235,7 @@ TEST(Pack, PixelsOfDatasetsStayAsTheyAre) {
   home.write_files(home.cache());
   const test::TempDir folder;
   const PackResult result =
-      pack_dataset("tiny", folder / "tiny-shards", {.num_shards = 4, .progress = false});
+      pack_dataset("tiny", folder / "tiny-shards", {.num_shards = 4, .show_progress = false});
   const auto packed = open_dataset(result.description.string(), "train");
   const auto tiny = open_dataset("tiny", "train");
   EXPECT_EQ(packed->info().channels, 1);

@@ -56,7 +56,7 @@ TEST(Preprocess, ImagesAreChannelsLast) {
   }
 }
 
-TEST(Preprocess, ImagesAreResizedWholeOrFromTheMiddle) {
+TEST(Preprocess, ImagesAreResizedInFullOrFromACentralCrop) {
   const auto base = two_images(8, 12);
   for (const double crop : {0.0, 1.0, 0.75}) {
     for (const char* interpolation : {"bilinear", "bicubic"}) {
@@ -208,7 +208,7 @@ TEST(Preprocess, AStdThatFewImagesHaveCausesAWarning) {
                                       "apart, and 0.0009 is less; was it divided by 255 twice?"));
 }
 
-TEST(RandomPart, KeepsAreaAspectAndPlace) {
+TEST(RandomCrop, KeepsAreaAspectAndPlace) {
   CropConfig config;
   double min = 1, max = 0;
   for (uint64_t position = 0; position < 4000; ++position) {
@@ -229,7 +229,7 @@ TEST(RandomPart, KeepsAreaAspectAndPlace) {
   EXPECT_GT(max, 0.8);
 }
 
-TEST(RandomPart, IsTheWholeWhereNothingFits) {
+TEST(RandomCrop, IsTheFullImageWhereNoCropFits) {
   CropConfig config;
   config.min_area = 0.9;
   CounterRng rng(1, 2, 3);

@@ -49,12 +49,12 @@ TEST(Sample, HasAsMuchOfEachClassAsThereIs) {
 
 TEST(Sample, OfEndlessDataIsAPartOfTheStream) {
   const auto endless =
-      make_mosaic(numbered(), {.deciding = {"a", "b"}, .grid = 2}, MosaicOf::images, "grids");
+      make_mosaic(numbered(), {.deciding = {"a", "b"}, .grid = 2}, MosaicContent::images, "grids");
   const auto data = make_sample(endless, 5, 4);
   EXPECT_EQ(data->size(), 5);
   EXPECT_FALSE(data->is_endless());
   for (int64_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(test::image_of(*data, i), test::image_of(*endless, stream_begin(4) + i));
+    EXPECT_EQ(test::image_of(*data, i), test::image_of(*endless, stream_offset(4) + i));
   }
 }
 

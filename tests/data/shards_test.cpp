@@ -401,9 +401,9 @@ TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
   }
   EXPECT_EQ(test::ShardHome::number_at(*home_.open(), 7), 7);  // From the cache.
   EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
-  EXPECT_THAT(DatasetSource(home_.name()).fetch({.progress = false}).fetched,
+  EXPECT_THAT(DatasetSource(home_.name()).fetch({.show_progress = false}).fetched,
               ElementsAre("train-0.tar"));
-  EXPECT_THAT(DatasetSource(home_.name()).fetch({.progress = false}).fetched, IsEmpty());
+  EXPECT_THAT(DatasetSource(home_.name()).fetch({.show_progress = false}).fetched, IsEmpty());
   for (const FileVerification& file : DatasetSource(home_.name()).verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
   }
@@ -439,7 +439,8 @@ TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
   home_.describe(
       R"({"train": [{"name": "train-0.tar", "size": )" + std::to_string(shard.size()) + "}]}",
       R"("urls": ["file://)" + mirror.path().string() + "\"]");
-  const std::string said = said_by([&] { DatasetSource(home_.name()).fetch({.progress = false}); });
+  const std::string said =
+      said_by([&] { DatasetSource(home_.name()).fetch({.show_progress = false}); });
   EXPECT_THAT(said, HasSubstr("and is kept as train-0.tar.old"));
   EXPECT_EQ(test::get(home_.data() / "pets/train-0.tar.old"), "precious");
   EXPECT_EQ(test::read_file(home_.data() / "pets/train-0.tar"), shard);

@@ -14,13 +14,13 @@ using test::image_of;
 using test::labels_of;
 
 /// As TensorFlow Datasets gives them for train[:98%] and train[:99%].
-TEST(TrainingCount, RoundsTheBoundaryToTheNearest) {
-  EXPECT_EQ(training_count(50000, 0.02), 49000);
-  EXPECT_EQ(training_count(1281167, 0.01), 1268355);
-  EXPECT_EQ(training_count(12, 0.02), 12);
-  EXPECT_EQ(training_count(30, 0.02), 29);
-  EXPECT_EQ(training_count(25, 0.02), 24) << "24.5 is rounded to even";
-  EXPECT_EQ(training_count(75, 0.02), 74) << "73.5 is rounded to even";
+TEST(NumTrainingExamples, RoundsTheBoundaryToTheNearest) {
+  EXPECT_EQ(num_training_examples(50000, 0.02), 49000);
+  EXPECT_EQ(num_training_examples(1281167, 0.01), 1268355);
+  EXPECT_EQ(num_training_examples(12, 0.02), 12);
+  EXPECT_EQ(num_training_examples(30, 0.02), 29);
+  EXPECT_EQ(num_training_examples(25, 0.02), 24) << "24.5 is rounded to even";
+  EXPECT_EQ(num_training_examples(75, 0.02), 74) << "73.5 is rounded to even";
 }
 
 /// A dataset "tiny" of 12 training images, of which 3 are held out.

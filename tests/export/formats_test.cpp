@@ -13,7 +13,7 @@ TEST(ExportFormats, AreFoundByName) {
   EXPECT_THAT(export_formats().names(),
               ElementsAre("onnx", "pt2", "pytorch", "safetensors", "torchscript", "vmoe"));
   for (const auto& [name, format] : export_formats().entries()) {
-    EXPECT_FALSE(format.description.empty() || format.out.empty()) << name;
+    EXPECT_FALSE(format.description.empty() || format.out_help.empty()) << name;
     EXPECT_EQ(format.max_shards > 0, name == "vmoe");
     EXPECT_EQ(format.has_preprocessing, name == "onnx" || name.starts_with("p")) << name;
   }

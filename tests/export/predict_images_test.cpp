@@ -78,12 +78,12 @@ TEST_F(PredictImages, GivesTheProbabilitiesOfTheTrainedLoss) {
   const auto model = small_vmoe();
   const at::Tensor logits = testing::run(*model, at::cat(inputs)).logits;
   for (const int64_t batch_size : {1, 2, 100}) {
-    const auto found = predictions(*model, {.batch_size = batch_size, .top = 3});
+    const auto found = predictions(*model, {.batch_size = batch_size, .top_k = 3});
     expect_probabilities(found, logits.softmax(1));
     EXPECT_EQ(found[4].file, files[4]);
     EXPECT_EQ(found[4].top.size(), 3U);
   }
-  const auto sigmoid = predictions(*model, {.top = 100, .loss = "sigmoid"});
+  const auto sigmoid = predictions(*model, {.top_k = 100, .loss = "sigmoid"});
   expect_probabilities(sigmoid, logits.sigmoid());
   EXPECT_EQ(sigmoid[0].top.size(), 5U);
 }
@@ -131,7 +131,7 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
   const auto model = small_vmoe(config);
-  const auto together = predictions(*model, {.routing = true});
+  const auto together = predictions(*model, {.with_routing = true});
   for (size_t i = 0; i < together.size(); ++i) {
     const ModelOutput alone = testing::run(*model, inputs[i]);
     expect_probabilities({together[i]}, alone.logits.softmax(1));
@@ -153,7 +153,7 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
 TEST_F(PredictImages, NameTheKeptExpertsOfAPrunedNetwork) {
   const auto model = small_vmoe();
   model->moe_blocks()[0].layer->keep_experts({1, 4});
-  const ImageRouting layer = predictions(*model, {.routing = true})[0].routing.at(0);
+  const ImageRouting layer = predictions(*model, {.with_routing = true})[0].routing.at(0);
   ASSERT_EQ(layer.experts.size(), 17U);
   size_t listed = 0;
   for (const auto& token : layer.experts) {

@@ -257,7 +257,7 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
 }
 
 /// A program of a small network whose experts have a capacity.
-class ExportedProgram : public ::testing::Test {
+class ExportedProgramFile : public ::testing::Test {
  protected:
   void SetUp() override {
     if (python_here().empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
@@ -270,9 +270,9 @@ class ExportedProgram : public ::testing::Test {
       build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
 };
 
-TEST_F(ExportedProgram, RunsWithoutPythonForAnyBatch) {
+TEST_F(ExportedProgramFile, RunsWithoutPythonForAnyBatch) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"model.pt2"});
-  const Program program(file_);
+  const ExportedProgram program(file_);
   for (const int64_t batch : {1, 2, 3, 7, 32}) {
     SCOPED_TRACE(batch);
     const at::Tensor images = small_images(batch, 100 + batch);
@@ -280,7 +280,7 @@ TEST_F(ExportedProgram, RunsWithoutPythonForAnyBatch) {
   }
 }
 
-TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
+TEST_F(ExportedProgramFile, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
   const auto model = build_variant({.name = ""});
   {
     const torch::NoGradGuard no_grad;  // Normalised tokens have the mean 0.
@@ -293,7 +293,7 @@ TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
   }
   export_pt2(*model, folder_ / "uneven.pt2", kScriptInfo);
   export_onnx(*model, folder_ / "uneven.onnx", kScriptInfo);  // It compares 1, 2 and 7 images.
-  const Program program(folder_ / "uneven.pt2");
+  const ExportedProgram program(folder_ / "uneven.pt2");
   for (const int64_t batch : {1, 2, 7}) {
     SCOPED_TRACE(batch);
     const at::Tensor images = small_images(batch, 200 + batch);
@@ -307,7 +307,7 @@ TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
 }
 
 // Proofs compare 1, 2 and 7 rows.
-TEST_F(ExportedProgram, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
+TEST_F(ExportedProgramFile, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
   const auto config = R"({"name": "latent-moe", "width": 24, "num_experts": 4, "hidden": 16,
       "routing": "top1"})";
   const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
@@ -319,8 +319,8 @@ TEST_F(ExportedProgram, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
 }
 
 // Proofs of both exports compare them with the network's own forward pass in int8.
-TEST_F(ExportedProgram, ComputesExpertsInInt8) {
-  if (!has_int8_products()) GTEST_SKIP() << "no VNNI";
+TEST_F(ExportedProgramFile, ComputesExpertsInInt8) {
+  if (!has_int8_matmul()) GTEST_SKIP() << "no VNNI";
   const auto config = R"({"name": "vmoe", "image_size": 8, "channels": 1, "patch_size": 4,
       "hidden_size": 8, "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2,
       "mlp_dim": 900, "moe": {"layers": [1], "num_experts": 4}}})";
@@ -335,7 +335,7 @@ TEST_F(ExportedProgram, ComputesExpertsInInt8) {
   for (const auto& network : {model, model_}) use_precision(*network, "int8");
   export_pt2(*model, folder_ / "3.pt2", kScriptInfo);
   export_onnx(*model_, folder_ / "5.onnx", kScriptInfo);
-  const at::Tensor found = Program(folder_ / "3.pt2").run(images);
+  const at::Tensor found = ExportedProgram(folder_ / "3.pt2").run(images);
   expect_close(found, run(*model, images).logits, 1e-5);
   EXPECT_GT((found - exact).abs().max().item<double>(), 1e-5);
   export_pytorch(*model, folder_ / "folder", kScriptInfo);
@@ -348,20 +348,20 @@ TEST_F(ExportedProgram, ComputesExpertsInInt8) {
 }
 
 // The noise of three experts is a part of four numbers, a view with gaps that a number multiplies.
-TEST_F(ExportedProgram, KeepsItsResultsAndReadsViews) {
+TEST_F(ExportedProgramFile, KeepsItsResultsAndReadsViews) {
   const auto noisy = build_variant({.name = "",
                                     .router = R"({"noise": "always", "noise_std": 1.0,
                                                   "num_selected_experts": 1})",
                                     .members = 2});
   export_pt2(*noisy, folder_ / "noisy.pt2", kScriptInfo);
-  const Program program(folder_ / "noisy.pt2");
+  const ExportedProgram program(folder_ / "noisy.pt2");
   const at::Tensor first = program.run(small_images(3)), second = program.run(small_images(3, 8));
   expect_close(first, run(*noisy, small_images(3)).logits, 1e-5);
   expect_close(second, run(*noisy, small_images(3, 8)).logits, 1e-5);
 }
 
-TEST_F(ExportedProgram, IsACheckpointThatCanOnlyBeRun) {
-  const Checkpoint checkpoint = load_newest_checkpoint(file_, {.program = true});
+TEST_F(ExportedProgramFile, IsACheckpointThatCanOnlyBeRun) {
+  const Checkpoint checkpoint = load_newest_checkpoint(file_, {.accept_program = true});
   const auto program = model_of(checkpoint);
   const at::Tensor images = small_images(5);
   expect_close(run(*program, images).logits, run(*model_, images).logits, 1e-5);
@@ -372,19 +372,19 @@ TEST_F(ExportedProgram, IsACheckpointThatCanOnlyBeRun) {
   EXPECT_THAT(test::usage_of([&] { program->to(at::Device("cuda")); }), HasSubstr("on the CPU"));
 }
 
-TEST_F(ExportedProgram, WithPreprocessingComputesBytesAndIsRunAsOthers) {
+TEST_F(ExportedProgramFile, WithPreprocessingComputesBytesAndIsRunAsOthers) {
   const fs::path file = folder_ / "bytes.pt2";
   export_pt2(*model_, file, with_preprocessing(kScriptInfo));
   at::Generator generator = nn::make_generator(3);
   const at::Tensor bytes = at::empty({5, 1, 8, 8}, at::kByte).random_(256, generator);
   const at::Tensor images = (bytes.to(at::kDouble) / 255.0 - 0.5) / 0.25;
   const at::Tensor wanted = run(*model_, images.to(at::kFloat)).logits;
-  expect_close(Program(file).run(bytes), wanted, 1e-5);
-  const auto program = model_of(load_newest_checkpoint(file, {.program = true}));
+  expect_close(ExportedProgram(file).run(bytes), wanted, 1e-5);
+  const auto program = model_of(load_newest_checkpoint(file, {.accept_program = true}));
   expect_close(run(*program, images.to(at::kFloat)).logits, wanted, 1e-5);
 }
 
-TEST_F(ExportedProgram, ThatCannotBeWrittenLeavesNothing) {
+TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
   const test::TempDir folder;
   test::put(folder / "python", "#!/bin/sh\necho 'error: no torch here' >&2\nexit 1\n");
   fs::permissions(folder / "python", fs::perms::owner_all);
@@ -396,19 +396,21 @@ TEST_F(ExportedProgram, ThatCannotBeWrittenLeavesNothing) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
 }
 
-TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
+TEST_F(ExportedProgramFile, ThatIsDamagedIsRefusedBeforeItRuns) {
   std::string bytes = test::get(file_);
   const std::string whole = bytes;
   const size_t weights = bytes.find("data/weights/weight_0");
   ASSERT_NE(weights, std::string::npos);
   bytes[weights + 200] ^= 1;
   test::put(file_, bytes);
-  EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("its checksum differs"));
+  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
+              HasSubstr("its checksum differs"));
   test::put(file_, whole.substr(0, whole.size() / 2));
-  EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("corrupt archive"));
+  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
+              HasSubstr("corrupt archive"));
 }
 
-TEST_F(ExportedProgram, WithAShortTensorIsRefusedBeforeItRuns) {
+TEST_F(ExportedProgramFile, WithAShortTensorIsRefusedBeforeItRuns) {
   caffe2::serialize::PyTorchStreamReader whole(file_.string());
   for (const std::string cut : {"data/weights/weight_0", "data/constants/tensor_0"}) {
     const fs::path file = folder_ / "short.pt2";
@@ -419,29 +421,29 @@ TEST_F(ExportedProgram, WithAShortTensorIsRefusedBeforeItRuns) {
       writer.writeRecord(name, content.get(), name == cut ? 4 : size);
     }
     writer.writeEndOfFile();
-    EXPECT_THAT(test::failure_of([&] { Program program(file); }),
+    EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file); }),
                 HasSubstr("do not match its sizes"))
         << cut;
   }
 }
 
-TEST(Program, WithoutAGraphIsRefusedBeforeItRuns) {
+TEST(ExportedProgram, WithoutAGraphIsRefusedBeforeItRuns) {
   const test::TempDir folder;
   const std::string graph = "{}";
   caffe2::serialize::PyTorchStreamWriter writer((folder / "x.pt2").string());
   writer.writeRecord("models/model.json", graph.data(), graph.size());
   writer.writeEndOfFile();
-  EXPECT_THAT(test::failure_of([&] { Program program(folder / "x.pt2"); }),
+  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(folder / "x.pt2"); }),
               HasSubstr("a corrupt program: "));
 }
 
-TEST_F(ExportedProgram, OfAnotherProgramIsRefusedBeforeItRuns) {
+TEST_F(ExportedProgramFile, OfAnotherProgramIsRefusedBeforeItRuns) {
   std::string bytes = test::get(file_);
   for (size_t at = 0; (at = bytes.find("extra/config.json", at)) != bytes.npos; ++at) {
     bytes.replace(at, 17, "extra/konfig.json");
   }
   test::put(file_, bytes);
-  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_, {.program = true}); }),
+  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_, {.accept_program = true}); }),
               HasSubstr("of another program"));
   test::put(folder_ / "x.onnx", "x");
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder_ / "x.onnx"); }),

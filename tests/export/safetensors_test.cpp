@@ -43,7 +43,7 @@ TEST_P(ExportSafetensors, ComesBackBitByBit) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, ExportSafetensors, ::testing::Values("folder", "one.safetensors"));
 
-TEST(ExportSafetensors, ThatMeetsFaultsIsWholeOrNotThere) {
+TEST(ExportSafetensors, OnFaultsIsCompleteOrAbsent) {
   NEEDS_FAULTS();
   const test::TempDir folder;
   const fs::path disk = folder / "disk";

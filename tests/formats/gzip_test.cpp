@@ -131,8 +131,8 @@ TEST(UnpackedReader, ReadsInPieces) {
     } while (n == piece.size());
     EXPECT_EQ(joined, content) << name;
     EXPECT_EQ(reader.read(piece), 0u);
-    EXPECT_GE(reader.max_unpacked(), content.size());
-    EXPECT_EQ(reader.compressed(), std::string(name) == "packed");
+    EXPECT_GE(reader.max_unpacked_size(), content.size());
+    EXPECT_EQ(reader.is_compressed(), std::string(name) == "packed");
   }
 }
 

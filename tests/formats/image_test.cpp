@@ -59,7 +59,7 @@ TEST(Image, EveryKindOfFileIsDecodedAsByPillow) {
   EXPECT_EQ(turned, 33);
 }
 
-TEST(Image, ATurnedJpegIsReducedByWhatDividesIt) {
+TEST(Image, ARotatedJpegIsReducedByADivisorOfItsSides) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
   ImageDecoder stored(decode_golden(file, "jpeg_turned_6/file")),
       upright(decode_golden(file, "jpeg_turned_6/file"), true);
@@ -102,7 +102,7 @@ int64_t expect_pixels_of_whole(const Bytes& file, const Rectangle& part, int64_t
   return held.height * held.width;
 }
 
-TEST(Image, APartOfAJpegHasThePixelsOfTheWhole) {
+TEST(Image, ACropOfAJpegHasThePixelsOfTheFullImage) {
   const std::vector<Bytes> files = {subsampled_jpeg_bytes(101, 149),
                                     jpeg_bytes(101, 149, JpegKind::noise, {}),
                                     jpeg_bytes(101, 149, JpegKind::grey, {77})};
@@ -346,7 +346,7 @@ TEST(Image, OfSeveralOrientationsTheFirstOfAKnownTypeTurnsIt) {
   EXPECT_EQ(height_of(entry(kUnknown, 1) + entry(kShort, 6)), 6);
 }
 
-TEST(Image, WithoutItsEndMarkerAPngIsWhole) {
+TEST(Image, WithoutItsEndMarkerAPngIsComplete) {
   constexpr size_t kEndChunk = 12;
   Bytes bytes = plain_png_bytes(24, 24, {9, 99, 199});
   const std::vector<uint8_t> pixels = test::decode_image(bytes).pixels;

@@ -58,7 +58,7 @@ TEST(Jpeg, ThatIsCutAnywhereIsDamaged) {
   }
 }
 
-TEST(Jpeg, WithoutItsEndMarkerIsWhole) {
+TEST(Jpeg, WithoutItsEndMarkerIsComplete) {
   for (const int flags : {0, TJFLAG_PROGRESSIVE}) {
     Bytes bytes = jpeg_bytes(24, 24, JpegKind::noise, {}, flags);
     std::vector<uint8_t> whole, rgb;

@@ -38,14 +38,14 @@ const std::vector<std::pair<std::string, std::string>> kFiles = {
     {"model/data.pkl", "a pickle"}, {"model/extra/x", "0123456789"}, {"model/extra/y", ""}};
 
 std::optional<std::string> stored(const std::string& bytes, const char* name) {
-  const auto found = stored_in_zip(std::as_bytes(std::span(bytes)), name, "a.pt");
+  const auto found = find_in_zip(std::as_bytes(std::span(bytes)), name, "a.pt");
   if (!found) return std::nullopt;
   return std::string(reinterpret_cast<const char*>(found->data()), found->size());
 }
 
-class StoredInZip : public ::testing::TestWithParam<const char*> {};
+class FindInZip : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(StoredInZip, FindsMembersOfTheOuterFolder) {
+TEST_P(FindInZip, FindsMembersOfTheOuterFolder) {
   const std::string zip = zip_of(kFiles, GetParam());
   EXPECT_TRUE(is_zip(std::as_bytes(std::span(zip))));
   EXPECT_EQ(stored(zip, "extra/x"), "0123456789");
@@ -56,7 +56,7 @@ TEST_P(StoredInZip, FindsMembersOfTheOuterFolder) {
   EXPECT_EQ(stored(zip + std::string("junk before the end is none"), "z"), std::nullopt);
 }
 
-TEST_P(StoredInZip, RefusesOrReadsWhateverIsDamaged) {
+TEST_P(FindInZip, RefusesOrReadsWhateverIsDamaged) {
   const std::string zip = zip_of(kFiles, GetParam());
   for (size_t cut = 0; cut < zip.size(); ++cut) {
     EXPECT_THAT(test::failure_of([&] { stored(zip.substr(0, cut), "extra/x"); }),
@@ -73,18 +73,18 @@ TEST_P(StoredInZip, RefusesOrReadsWhateverIsDamaged) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, StoredInZip,
+INSTANTIATE_TEST_SUITE_P(Forms, FindInZip,
                          ::testing::Values("zip:compression=store",
                                            "zip:compression=store,zip:zip64"));
 
-TEST(StoredInZip, UnpacksNothing) {
+TEST(FindInZip, UnpacksNothing) {
   const std::string zip = zip_of({{"a/x", std::string(50'000, 'x')}}, "zip:compression=deflate");
   ASSERT_LT(zip.size(), 5000U);
   EXPECT_EQ(test::failure_of([&] { stored(zip, "x"); }),
             "a.pt: 'a/x' in the archive is compressed or encrypted");
 }
 
-TEST(StoredInZip, TellsOtherFiles) {
+TEST(FindInZip, TellsOtherFiles) {
   const std::string text = "{\"a\": 1}";
   EXPECT_FALSE(is_zip(std::as_bytes(std::span(text))));
   EXPECT_FALSE(is_zip({}));

@@ -36,7 +36,7 @@ Trained one_update(at::Device device) {
                                 "model.encoder.moe.router.noise_std=0",
                                 "phases.0.aux_losses={\"importance\": 0.5}"});
   const auto model = RunStart(config).model();
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(device);
   GradientPhase phase(
@@ -64,7 +64,7 @@ double first_loss(const std::string& noise_std) {
       config_of(four_phases(), {"phases.0.aux_losses={\"importance\": 0.5}",
                                 "model.encoder.moe.router.noise_std=" + noise_std});
   const auto model = RunStart(config).model();
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);
   return GradientPhase(plan, {.model = model,

@@ -134,9 +134,9 @@ TEST_F(VMoECuda, WavesMoveWithTheNetwork) {
   VMoE model(config, 1);
   Model& base = model;
   base.to(torch::kCUDA);
-  EXPECT_TRUE(model.position_waves().is_cuda());
+  EXPECT_TRUE(model.sincos_position_embedding().is_cuda());
   base.to(torch::kCPU, torch::kFloat);
-  EXPECT_TRUE(model.position_waves().is_cpu());
+  EXPECT_TRUE(model.sincos_position_embedding().is_cpu());
 }
 
 }  // namespace

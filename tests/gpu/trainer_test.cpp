@@ -50,7 +50,7 @@ TEST_P(TrainerOnDevice, PrunesBetweenPhases) {
   EXPECT_FALSE(torch::equal(recovered->named_parameters()["blocks.1.moe.experts.w1"], kept));
 }
 
-TEST_P(TrainerOnDevice, ItsCheckpointsAreWholeAndBelongToNoDevice) {
+TEST_P(TrainerOnDevice, ItsCheckpointsAreCompleteAndBelongToNoDevice) {
   const TrainResult result = train_here(folder_ / "run");
   for (const auto& entry : fs::directory_iterator(folder_ / "run/checkpoints")) {
     load_checkpoint(entry.path());

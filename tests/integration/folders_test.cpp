@@ -71,7 +71,7 @@ class Folders : public ProgramTest {
 
 // Photos of 'b' look like those of 'a' once they are turned: a subcommand that does not turn them
 // as training did takes one class for the other.
-TEST_F(Folders, OfPhotosAreTurnedInEveryVerbOrInNone) {
+TEST_F(Folders, OfPhotosAreRotatedByExifInEveryVerbOrInNone) {
   const auto kind = [](int i) {
     return i % 2 == 0 ? test::JpegKind::rows : test::JpegKind::columns;
   };

@@ -107,7 +107,7 @@ TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   expect_one_line_error(replaced, 2, "'mean' cannot replace their outputs");
 }
 
-TEST_F(PMoEProgram, DrawsWhereEachExpertLooks) {
+TEST_F(PMoEProgram, DrawsThePatchesOfEachExpert) {
   ASSERT_EQ(run({"train", text_path("run.json"), "--out", text_path("run")}).exit_code, 0);
   const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png"),
                           "--images", "4", "--json"});

@@ -237,7 +237,7 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
   EXPECT_THAT(text.out, HasSubstr(" %\n" + text_path("folder/a.png") + ": "));
 }
 
-TEST_F(PredictFiles, AreTurnedAsTheySay) {
+TEST_F(PredictFiles, AreRotatedByExif) {
   const Bytes jpeg = test::jpeg_bytes(kSide, kSide, test::JpegKind::noise, {});
   const test::RgbImage stored = test::decode_image(jpeg);
   Bytes turned(stored.pixels.size());  // Orientation 6: a quarter clockwise.

@@ -208,7 +208,7 @@ class PythonServers : public PythonOperators {
   /// Compares the classes of a batch of bytes with those of the network.
   void expect_served(const std::string& format, const std::string& script) const {
     expect_quoted("docs/deploying.md", script, "python", "import json");
-    const Checkpoint checkpoint = load_newest_checkpoint(smoke_run(), {.optimizer = false});
+    const Checkpoint checkpoint = load_newest_checkpoint(smoke_run(), {.load_optimizer = false});
     const auto network = model_of(checkpoint);
     const InputSpec input = input_spec_of(checkpoint, *network);
     const auto data = open_dataset("fashion-mnist-footwear", "test");
@@ -357,7 +357,7 @@ TEST_F(PythonEmbeddings, AreRefusedInOneLineWhereSomethingIsWrong) {
   expect_to_pass("python3", "WrongUse");
 }
 
-TEST_F(PythonEmbeddings, AreWrittenWholeOrNotAtAll) {
+TEST_F(PythonEmbeddings, AreWrittenCompletelyOrNotAtAll) {
   if (run_python({"-c", "import safetensors"}).exit_code != 0) {
     GTEST_SKIP() << "needs Python's safetensors";
   }

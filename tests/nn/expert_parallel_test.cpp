@@ -70,7 +70,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
   test::run_processes(size, {.experts = num_expert_ranks}, [&](const auto& processes) {
     nn::MoELayer layer = given.make();
     layer->experts->shard(processes);
-    EXPECT_EQ(layer->experts->count(), whole->experts->count() / num_expert_ranks);
+    EXPECT_EQ(layer->experts->num_experts(), whole->experts->num_experts() / num_expert_ranks);
     nn::set_batch_shard(*layer, {processes});
     const int64_t tokens = y.size(0) / size, first = processes->rank() * tokens;
     at::Tensor x = given.experts_input.detach().narrow(0, first, tokens).clone();

@@ -65,7 +65,7 @@ inline double mean_column_norm(const at::Tensor& w_dJ) {
 }
 
 inline double magnitude(const nn::Experts& experts, int64_t slot) {
-  return nn::neuron_magnitude(experts.matrices(slot, nn::own_values));
+  return nn::neuron_magnitude(experts.matrices(slot, nn::read_parameter));
 }
 
 /// Two experts of three, with the outputs that they had and those of the gone one missing.
@@ -75,7 +75,7 @@ inline void check_keep(nn::Experts& experts, const at::Tensor& x) {
   const at::Tensor before = experts.forward(x, all, {}).y_To.detach();
   const std::array norms = {magnitude(experts, 0), magnitude(experts, 2)};
   experts.keep({0, 2});
-  EXPECT_EQ(experts.count(), 2);
+  EXPECT_EQ(experts.num_experts(), 2);
   const Routing left = route_token_choice(logits, {.k = 1, .kept = {0, 2}});
   const at::Tensor after = experts.forward(x, left, {}).y_To;
   const at::Tensor lost = all.choice.squeeze(1).eq(1).view({-1, 1});

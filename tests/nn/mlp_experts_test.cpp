@@ -95,7 +95,7 @@ TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
 TEST(MlpExpertsTest, ComputeInInt8WithoutGradientsAndFollowTheirWeights) {
   MlpExperts experts(MlpExpertsOptions{.num_experts = 3, .width = 8, .hidden = 12},
                      at::Generator());
-  if (!has_int8_products()) {
+  if (!has_int8_matmul()) {
     EXPECT_THROW(experts->use_int8(), Error);
     return;
   }

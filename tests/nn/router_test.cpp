@@ -133,10 +133,10 @@ TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 40, 8), 2.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 90}, 40, 8), 1.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
-  EXPECT_EQ(nn::experts_per_token(TokenChoiceOptions{.k = 3}), 3);
-  EXPECT_EQ(nn::experts_per_token(ExpertChoiceOptions{.rows = 3}), 0);
+  EXPECT_EQ(nn::num_selected_experts(TokenChoiceOptions{.k = 3}), 3);
+  EXPECT_EQ(nn::num_selected_experts(ExpertChoiceOptions{.rows = 3}), 0);
   EXPECT_EQ(nn::rows_per_token(AdaptiveOptions{}, 10, 8), 8.0);
-  EXPECT_EQ(nn::experts_per_token(AdaptiveOptions{}), 0);
+  EXPECT_EQ(nn::num_selected_experts(AdaptiveOptions{}), 0);
 }
 
 TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {

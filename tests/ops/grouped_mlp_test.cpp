@@ -128,7 +128,7 @@ TEST(GroupedMlp, WideGradientsEqualThoseOfAutograd) {
   for (size_t i = 0; i < inputs.size(); ++i) expect_close(gradients[i], inputs[i].grad(), 1e-12);
 }
 
-TEST(GroupedMlp, WeightsMayLieTurnedOverOrScattered) {
+TEST(GroupedMlp, WeightsMayBeTransposedOrStrided) {
   const ExpertWeights w = random_weights(2, 8, 40, torch::kFloat);
   const at::Tensor rows = randn({50, 8}, 7, torch::kFloat);
   const at::Tensor offsets = index({0, 20, 50});

@@ -18,7 +18,7 @@ const uint64_t kStream = stream_id("test.normals");
 
 std::vector<float> normals(int64_t first, int64_t count, int64_t numbers) {
   std::vector<float> out(static_cast<size_t>(numbers * count));
-  SampleRandom(kSeed, kStream).normals(first, count, numbers, out.data(), count);
+  SampleRng(kSeed, kStream).normals(first, count, numbers, out.data(), count);
   return out;
 }
 
@@ -29,7 +29,7 @@ std::array<uint32_t, 4> words(uint64_t sample, uint32_t block) {
                     {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
 }
 
-TEST(SampleRandom, NormalsAreBoxAndMullersOfPublishedWords) {
+TEST(SampleRng, NormalsAreBoxAndMullersOfPublishedWords) {
   const uint64_t first = (uint64_t{5} << 32) - 40;  // The words of samples cross 2^32.
   const auto found = normals(static_cast<int64_t>(first), 100, 7);
   for (uint64_t i = 0; i < 100; ++i) {
@@ -46,7 +46,7 @@ TEST(SampleRandom, NormalsAreBoxAndMullersOfPublishedWords) {
 }
 
 // Generated data must not change with the compiler or the processor.
-TEST(SampleRandom, KeepsItsBits) {
+TEST(SampleRng, KeepsItsBits) {
   const std::vector<float> found = normals(1000, 3, 2);
   const std::vector<float> wanted = {-0x1.905dbep-1F, 0x1.8612b2p-1F,  -0x1.66da1p-2F,
                                      0x1.21c6e8p-3F,  -0x1.80fcaep-2F, -0x1.0f13dcp+0F};
@@ -55,7 +55,7 @@ TEST(SampleRandom, KeepsItsBits) {
   }
 }
 
-TEST(SampleRandom, ASampleIsTheSameInAnyRange) {
+TEST(SampleRng, ASampleIsTheSameInAnyRange) {
   const auto whole = normals(10, 200, 5);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{10, 1}, {73, 64}, {100, 110}}) {
     const auto part = normals(first, count, 5);
@@ -68,13 +68,13 @@ TEST(SampleRandom, ASampleIsTheSameInAnyRange) {
   }
 }
 
-TEST(SampleRandom, RowsAreTheSameNumbers) {
+TEST(SampleRng, RowsAreTheSameNumbers) {
   constexpr int64_t kFirst = 1000, kCount = 131, kStride = 13;
   const float untouched = -100.0F;
   for (const int64_t numbers : {1, 4, 7, 12}) {
     const auto wanted = normals(kFirst, kCount, numbers);
     std::vector<float> found(kCount * kStride, untouched);
-    SampleRandom(kSeed, kStream).normal_rows(kFirst, kCount, numbers, found.data(), kStride);
+    SampleRng(kSeed, kStream).normal_rows(kFirst, kCount, numbers, found.data(), kStride);
     for (int64_t i = 0; i < kCount; ++i) {
       for (int64_t j = 0; j < kStride; ++j) {
         EXPECT_EQ(found[static_cast<size_t>(i * kStride + j)],
@@ -84,7 +84,7 @@ TEST(SampleRandom, RowsAreTheSameNumbers) {
   }
 }
 
-TEST(SampleRandom, NormalsHaveTheMomentsAndTheDistribution) {
+TEST(SampleRng, NormalsHaveTheMomentsAndTheDistribution) {
   constexpr int64_t kCount = 100000;
   auto numbers = normals(0, kCount, 10);
   double moments[5] = {};
@@ -105,10 +105,10 @@ TEST(SampleRandom, NormalsHaveTheMomentsAndTheDistribution) {
   EXPECT_LT(worst * std::sqrt(n), 2.0);
 }
 
-TEST(SampleRandom, UniformsAreHighBitsOfABlockOfFourNeighbours) {
+TEST(SampleRng, UniformsAreHighBitsOfABlockOfFourNeighbours) {
   constexpr int64_t kFirst = 3, kCount = 600;
   std::vector<float> found(kCount);
-  SampleRandom(kSeed, kStream).uniforms(kFirst, kCount, 6, found.data());
+  SampleRng(kSeed, kStream).uniforms(kFirst, kCount, 6, found.data());
   for (uint64_t i = 0; i < kCount; ++i) {
     const uint64_t sample = kFirst + i;
     EXPECT_EQ(found[i], static_cast<float>(words(sample / 4, 6)[sample % 4] >> 8) / 16777216.0f);

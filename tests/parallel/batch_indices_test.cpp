@@ -6,7 +6,7 @@
 namespace moesaic {
 namespace {
 
-TEST(Places, AreEqualPartsOfEachPartOfABatch) {
+TEST(BatchIndicesOfRank, AreEqualPartsOfEachPartOfABatch) {
   using Places = std::vector<int64_t>;
   EXPECT_EQ(batch_indices_of_rank(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
   EXPECT_EQ(batch_indices_of_rank(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));

@@ -164,7 +164,7 @@ TEST(ProcessMesh, RememberOnlyTheLastWarnings) {
   EXPECT_LE(store.getNumKeys(), before + 100);
 }
 
-TEST(ProcessMesh, TakeWhatEachSendsToAllOthers) {
+TEST(ProcessMesh, GathersTheTextsOfAllProcesses) {
   run_processes(3, {}, [](const auto& processes) {
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < 3; ++rank) {
@@ -210,7 +210,7 @@ TEST(ProcessMesh, OneThatMakesProgressIsWaitedFor) {
     const std::vector<uint8_t> bytes = store->get("doing/0");
     return std::stoll(std::string(bytes.begin(), bytes.end())) >= 3;
   };
-  while (leader.wait_for(10ms) != std::future_status::ready && !heard()) other->progress();
+  while (leader.wait_for(10ms) != std::future_status::ready && !heard()) other->report_progress();
   EXPECT_THAT(exchange(other, "1"), ::testing::ElementsAre("0", "1"));
   EXPECT_THAT(leader.get(), ::testing::ElementsAre("0", "1"));
 }

@@ -14,9 +14,9 @@ namespace {
 class Calibration : public ::testing::Test {
  protected:
   Calibration() {
-    const ExpertUseMeter meter(*model_);
+    const ExpertStatisticsMeter meter(*model_);
     run(*model_, small_images(3));
-    use_ = meter.use();
+    use_ = meter.statistics();
     save_calibration(file_, use_, source_);
   }
 
@@ -27,18 +27,18 @@ class Calibration : public ::testing::Test {
                                      {"network", "12ab"},
                                      {"data", "3 images cd"},
                                      {"seed", "0"}};
-  ExpertUse use_;
+  ExpertStatistics use_;
 };
 
 TEST_F(Calibration, ScoresByEveryCriterionAsBefore) {
-  const ExpertUse read = read_calibration(file_, source_, *model_);
+  const ExpertStatistics read = read_calibration(file_, source_, *model_);
   ASSERT_EQ(read.size(), 2U);
   for (const MoEBlock& block : model_->moe_blocks()) {
-    const LayerUse &was = use_.at(block.block), &is = read.at(block.block);
+    const LayerStatistics &was = use_.at(block.block), &is = read.at(block.block);
     for (const Criterion& criterion : criteria()) {
       if (!criterion.needs_images) continue;
-      EXPECT_EQ(expert_scores(criterion.name, {.finetuned = block, .use = &is}),
-                expert_scores(criterion.name, {.finetuned = block, .use = &was}))
+      EXPECT_EQ(expert_scores(criterion.name, {.finetuned = block, .statistics = &is}),
+                expert_scores(criterion.name, {.finetuned = block, .statistics = &was}))
           << criterion.name;
     }
     EXPECT_TRUE(at::equal(is.products_EE, was.products_EE));

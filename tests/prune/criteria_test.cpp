@@ -155,15 +155,16 @@ TEST(Criteria, AimerIsTheMeanSizeOverTheRootMeanSquareOfTheWeights) {
 TEST(Criteria, EveryNameIsKnown) {
   const auto model = small_vmoe();
   MoEBlock block = model->moe_blocks()[0];
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   {
     const torch::NoGradGuard no_grad;
     model->forward(testing::small_images(2));
   }
   for (const std::string& name : criterion_names()) {
     EXPECT_EQ(criterion_of(name).needs_pretrained, name.ends_with("-change")) << name;
-    const ScoreInput input{
-        .finetuned = block, .pretrained = &block, .use = &meter.use().at(block.block)};
+    const ScoreInput input{.finetuned = block,
+                           .pretrained = &block,
+                           .statistics = &meter.statistics().at(block.block)};
     EXPECT_EQ(expert_scores(name, input).size(), 6U) << name;
   }
 }
@@ -192,11 +193,11 @@ TEST(Criteria, RefusesWhatItCannotScore) {
   block.layer->router->weight[2][0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(test::failure_of([&] { expert_scores("router-magnitude", {.finetuned = block}); }),
               AllOf(HasSubstr("block 3"), HasSubstr("expert 2")));
-  LayerUse use = empty_use(6);
+  LayerStatistics use = empty_statistics(6);
   use.products_EE[0][1] = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(
-      test::failure_of([&] { expert_scores("output-error", {.finetuned = block, .use = &use}); }),
-      "block 3: criterion 'output-error': products of the experts' outputs are not finite");
+  EXPECT_EQ(test::failure_of(
+                [&] { expert_scores("output-error", {.finetuned = block, .statistics = &use}); }),
+            "block 3: criterion 'output-error': products of the experts' outputs are not finite");
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ TEST(KeepSpec, OtherNotationsOfNumbersAreUnderstoodInTheMessage) {
   }
 }
 
-TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
+TEST(KeepSpec, OfSettingsHasScopeAndExcludedBlocks) {
   const KeepSpec spec =
       from_text("{\"fraction\": 0.5, \"scope\": \"network\", \"exclude_blocks\": [3]}");
   EXPECT_EQ(spec.scope(), KeepScope::network);

@@ -38,7 +38,7 @@ TEST(Merging, OfTwoExpertsIsTheirAverageForAllTokens) {
   const Merging merging = merging_of(block, plan);
   EXPECT_EQ(merging.into, (Ids{1, 1}));
   block.layer->merge_experts(plan.kept, merging.into, merging.weights_PP);
-  ASSERT_EQ(experts->count(), 1);
+  ASSERT_EQ(experts->num_experts(), 1);
   testing::expect_close(experts->w1[0], 0.75 * w1[0] + 0.25 * w1[1], 1e-6);
   testing::expect_close(experts->b2[0], 0.75 * b2[0] + 0.25 * b2[1], 1e-6);
   // Both experts are selected, and the gates of a softmax over both sum to 1.
@@ -51,7 +51,7 @@ TEST(Merging, OfTwoExpertsIsTheirAverageForAllTokens) {
 
 TEST(Merging, GoesToTheMostSimilarExpertOfTheGroup) {
   const MoEBlock one = block_of(4), two = block_of(4, 2);
-  PruneLayerPlan plan{.block = 0, .experts = 4, .kept = {1, 2}};
+  PruneLayerPlan plan{.block = 0, .num_experts = 4, .kept = {1, 2}};
   // 0 points as 2 does, and 3 away from 1.
   plan.means_Eo = numbers({3, 3, 1, 0, 1, 1, -1, 0}).view({4, 2});
   plan.rows_E = numbers({0, 2, 6, 2});
@@ -64,7 +64,7 @@ TEST(Merging, GoesToTheMostSimilarExpertOfTheGroup) {
 
 TEST(Merging, WithoutRowsKeepsTheWeightsAndFollowsEarlierMerging) {
   MoEBlock block = block_of(4);
-  PruneLayerPlan plan{.block = 0, .experts = 4, .kept = {0, 1, 2}};
+  PruneLayerPlan plan{.block = 0, .num_experts = 4, .kept = {0, 1, 2}};
   plan.means_Eo = numbers({1, 0, 0, 1, 0, 1, 0, 1}).view({4, 2});
   plan.rows_E = at::zeros({4}, at::kDouble);
   const Merging first = merging_of(block, plan);
@@ -75,10 +75,10 @@ TEST(Merging, WithoutRowsKeepsTheWeightsAndFollowsEarlierMerging) {
   EXPECT_EQ(merging_of(block, plan).into, (Ids{0, 2, 2, 2}));
 }
 
-ExpertUse use_of(Model& model) {
-  const ExpertUseMeter meter(model);
+ExpertStatistics use_of(Model& model) {
+  const ExpertStatisticsMeter meter(model);
   run(model, small_images(4));
-  return meter.use();
+  return meter.statistics();
 }
 
 TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
@@ -107,7 +107,7 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
             .sum(1),
         1e-6);
   }
-  torch::jit::Module script = *loaded->torchscript(script::Unit{});
+  torch::jit::Module script = *loaded->torchscript(script::Context{});
   testing::expect_close(script.forward({images}).toTensor(), run(*loaded, images).logits, 1e-5);
   options.finetuned = options.out;
   options.out = folder / "again";
@@ -119,7 +119,7 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
   }
   options.prune.replace = kMerge;
   prune_checkpoint(options);
-  EXPECT_EQ(load_model(options.out)->moe_blocks()[1].layer->experts->count(), 2);
+  EXPECT_EQ(load_model(options.out)->moe_blocks()[1].layer->experts->num_experts(), 2);
 }
 
 TEST(Merging, GivesTheUseOfMergedExpertsToTheKeptOne) {
@@ -127,9 +127,9 @@ TEST(Merging, GivesTheUseOfMergedExpertsToTheKeptOne) {
   model->eval();
   nn::MoELayer layer = model->moe_blocks()[0].layer;
   layer->merge_experts({2}, Ids(6, 2), at::full({6, 6}, 1.0 / 6, at::kDouble));
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   const RoutingRecord record = run(*model, small_images(4)).routings[0];
-  const LayerUse& use = meter.use().at(1);
+  const LayerStatistics& use = meter.statistics().at(1);
   const auto tokens = static_cast<double>(use.tokens);
   testing::expect_close(use.selections, numbers({0, 0, tokens, 0, 0, 0}), 1e-12);
   const auto gates = combine_weights(record.routing).sum().item<double>();

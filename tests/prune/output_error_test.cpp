@@ -89,11 +89,11 @@ TEST_P(OutputError, EqualsLoopsOverTokensAndSubsets) {
   const torch::NoGradGuard no_grad;
   const auto model = small_vmoe(GetParam()());
   const at::Tensor images = small_images(4), gated_TEd = gated_outputs(*model, images);
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   model->forward(images);
-  const LayerUse& use = meter.use().at(1);
+  const LayerStatistics& use = meter.statistics().at(1);
   const MoEBlock block = model->moe_blocks()[0];
-  const ScoreInput input{.finetuned = block, .use = &use};
+  const ScoreInput input{.finetuned = block, .statistics = &use};
   const auto variances = expert_scores("output-variance", input);
   const auto errors = expert_scores("output-error", input);
   double cross = 0.0;
@@ -114,16 +114,16 @@ TEST_P(OutputError, EqualsLoopsOverTokensAndSubsets) {
     }
   }
   EXPECT_GT(cross, 0.0) << "tokens are to have several experts";
-  const int64_t groups = block.ranked_groups(), each = 6 / groups;
+  const int64_t groups = block.num_ranked_groups(), each = 6 / groups;
   for (int64_t count = 2; count < each; ++count) {
     Ids wanted;
     for (int64_t group = 0; group < groups; ++group) {
       const Ids own = best_of_all(gated_TEd, group * each, (group + 1) * each, count);
       wanted.insert(wanted.end(), own.begin(), own.end());
     }
-    const ExpertUse& all = meter.use();
+    const ExpertStatistics& all = meter.statistics();
     const PrunePlan plan =
-        plan_pruning({.finetuned = *model, .use = &all},
+        plan_pruning({.finetuned = *model, .statistics = &all},
                      {.criterion = "output-error", .keep = KeepSpec::count(count)});
     EXPECT_EQ(plan.layers[0].kept, wanted) << count;
   }

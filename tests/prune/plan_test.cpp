@@ -40,7 +40,7 @@ TEST(PrunePlan, KeepsTheHighestScores) {
   EXPECT_EQ(plan.layers[0].block, 1);
   EXPECT_EQ(plan.layers[1].block, 3);
   for (const PruneLayerPlan& layer : plan.layers) {
-    EXPECT_EQ(layer.experts, 6);
+    EXPECT_EQ(layer.num_experts, 6);
     EXPECT_EQ(layer.kept, (Ids{2, 4, 5}));
     EXPECT_EQ(layer.scores, (std::vector<double>{3, 1, 6, 2, 5, 4}));
   }
@@ -102,7 +102,7 @@ TEST(PrunePlan, OnlyPresentExpertsCanStay) {
   set_norms(*model, {3, 1, 6, 2, 5, 4});
   for (MoEBlock& block : model->moe_blocks()) block.layer->keep_experts({0, 1, 3, 5});
   const PrunePlan plan = plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::count(2));
-  EXPECT_EQ(plan.layers[0].experts, 6);
+  EXPECT_EQ(plan.layers[0].num_experts, 6);
   EXPECT_EQ(plan.layers[0].scores.size(), 6U);
   EXPECT_EQ(plan.layers[0].kept, (Ids{0, 5}));
   apply_plan(*model, plan);

@@ -296,10 +296,10 @@ TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
 }
 
 /// The use of a network's experts on a few images.
-ExpertUse use_on_images(const Checkpoint&, Model& model) {
-  const ExpertUseMeter meter(model);
+ExpertStatistics use_on_images(const Checkpoint&, Model& model) {
+  const ExpertStatisticsMeter meter(model);
   run(model, small_images(4));
-  return meter.use();
+  return meter.statistics();
 }
 
 TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
@@ -436,7 +436,7 @@ TEST_F(PruneCheckpoint, APlanOfAnotherNetworkIsRefusedBeforeItsMeansAreMeasured)
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;
   by_plan.out = folder_ / "out";
-  by_plan.calibrate = [](const Checkpoint&, Model&) -> ExpertUse {
+  by_plan.calibrate = [](const Checkpoint&, Model&) -> ExpertStatistics {
     ADD_FAILURE() << "calibrates";
     return {};
   };

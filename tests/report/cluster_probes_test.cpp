@@ -32,7 +32,7 @@ class ClusterProbes : public ::testing::Test {
 
   Measurement measure(const std::string& probe) {
     const c10::InferenceMode inference;
-    ProbeSubject subject(*model_, 3, data_, {.batch_size = 500, .num_loader_threads = 0});
+    ProbedModel subject(*model_, 3, data_, {.batch_size = 500, .num_loader_threads = 0});
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
     for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {

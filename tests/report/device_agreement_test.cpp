@@ -69,7 +69,7 @@ TEST(DeviceAgreement, NanAnIndexAShapeAndAThrowAreFound) {
   EXPECT_EQ(compare_devices(thrower, at::kCPU).text(), "no such kernel");
 }
 
-TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
+TEST(DeviceAgreement, FailingFeaturesAreDisabledUntilTheCaseAgrees) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
   const auto found = disable_failing_features({lying(0.004), lying(1.0), lying(1.0)}, at::kCPU);
   EXPECT_TRUE(found[0].agrees() && found[0].disabled_features.empty());
@@ -80,7 +80,7 @@ TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
             (std::vector<std::string>{"grouped_mm", "dispatch", "combine"}));
 }
 
-TEST(DeviceAgreement, WhatDoesNotHelpIsTurnedOnAgain) {
+TEST(DeviceAgreement, FeaturesThatDoNotHelpAreEnabledAgain) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
   const auto found = disable_failing_features({lying(1.0, "route_expert_choice")}, at::kCPU);
   EXPECT_FALSE(found[0].agrees());

@@ -54,7 +54,7 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
       if (experiment.kind == "runs") {
         EXPECT_EQ(parse<RunsConfig>(experiment.config).name, name);
       } else {
-        EXPECT_EQ(parse<SamplesConfig>(experiment.config).name, name);
+        EXPECT_EQ(parse<ImageGridConfig>(experiment.config).name, name);
       }
     }
   }
@@ -159,7 +159,7 @@ TEST(Experiments, TheFormerKindOfImageGridsIsReadAndWarnedOf) {
   ::testing::internal::CaptureStderr();
   const Experiment experiment = load_experiment((folder / "x.json").string(), Scale::paper, {});
   EXPECT_EQ(experiment.kind, "image_grid");
-  EXPECT_EQ(parse<SamplesConfig>(experiment.config).num_columns, 3);
+  EXPECT_EQ(parse<ImageGridConfig>(experiment.config).num_columns, 3);
   const std::string warnings = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(warnings, HasSubstr("the kind 'samples' is called 'image_grid' now"));
   EXPECT_THAT(warnings, HasSubstr("'columns' is called 'num_columns' now"));

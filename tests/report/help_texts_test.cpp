@@ -39,7 +39,7 @@ TEST(HelpTexts, OfEverySettingStandAlone) {
   expect_sound(help_rows<RunConfig>(), "run");
   expect_sound(help_rows<DatasetSpec>(), "dataset");
   expect_sound(help_rows<RunsConfig>(), "experiment of runs");
-  expect_sound(help_rows<SamplesConfig>(), "experiment of an image grid");
+  expect_sound(help_rows<ImageGridConfig>(), "experiment of an image grid");
   expect_sound(help_rows<PrunePlan>(), "pruning plan");
 }
 

@@ -18,7 +18,7 @@ TEST(LanguageExperiment, TheMixtureFindsTheSyntheticLanguagesAndIsBetterThanASin
   std::vector<MeasuredRow> rows;
   ReproduceOptions options;
   options.out = folder / "out";
-  options.progress = false;
+  options.show_progress = false;
   ASSERT_TRUE(measure_rows(config, options, rows));
   ASSERT_EQ(rows.size(), 2U);
   const auto& single = rows[0].runs.at(0).final.numbers;

@@ -27,7 +27,7 @@ TEST(MeasureLatency, CountsWeightsImagesAndWhatAPassMakes) {
   for (const int64_t batch_size : {1, 4, 64}) {
     const Latency found = measure_latency(*model, {.batch_size = batch_size, .seconds = 0.0});
     EXPECT_EQ(found.batch_size, batch_size);
-    EXPECT_EQ(found.passes, 5);
+    EXPECT_EQ(found.num_passes, 5);
     EXPECT_GT(found.median_ms, 0.0);
     EXPECT_GE(found.p95_ms, found.median_ms);
     EXPECT_DOUBLE_EQ(found.images_per_second,

@@ -28,7 +28,7 @@ class Probes : public ::testing::Test {
 
   Measurement measure(const std::string& probe) {
     const c10::InferenceMode inference;
-    ProbeSubject subject(*model_, 3, data_, {.batch_size = 4000, .num_loader_threads = 0});
+    ProbedModel subject(*model_, 3, data_, {.batch_size = 4000, .num_loader_threads = 0});
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
     for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {
@@ -159,7 +159,7 @@ TEST(RecoveryProbe, CountsARunByBothErrorsOnceItsGatesAreLearned) {
     const c10::InferenceMode inference;
     parameter(model, "mixture.regressors").copy_(a_kd);
     parameter(model, "mixture.gates").copy_(w_kd);
-    ProbeSubject subject(*model, 3, {{"train", train}, {"test", train}}, {});
+    ProbedModel subject(*model, 3, {{"train", train}, {"test", train}}, {});
     Measurement measurement;
     probes().at("recovery").measure(subject, measurement);
     return measurement.numbers;
@@ -193,7 +193,7 @@ TEST(GatesProbe, AveragesThoseOfEachClass) {
   const at::Tensor labels = torch::tensor({0, 1, 1, 0, 1, 1, 1}, torch::kLong);
   const auto data = make_input_dataset(info, {.values_NCHW = images, .labels_N = labels});
   const c10::InferenceMode inference;
-  ProbeSubject subject(*model, 3, {{"test", data}}, {});
+  ProbedModel subject(*model, 3, {{"test", data}}, {});
   Measurement measurement;
   probes().at("gates").measure(subject, measurement);
   for (const auto& [gate, values_BT] : model->gates_over_time(images)) {

@@ -28,7 +28,7 @@ class PruneSearchOf : public ::testing::Test {
             "phases": [{"name": "learn", "data": "three", "batch_size": 6, "steps": 120,
                         "optimizer": {"name": "adamw", "lr": 0.02}}]})");
     Trainer(run, options_for(folder_ / "run")).run();
-    checkpoint_ = load_newest_checkpoint(folder_ / "run", {.optimizer = false});
+    checkpoint_ = load_newest_checkpoint(folder_ / "run", {.load_optimizer = false});
     options_.finetuned = folder_ / "run";
     options_.prune.criterion = "random";
     search_.evaluate.batch_size = 9;
@@ -48,7 +48,7 @@ class PruneSearchOf : public ::testing::Test {
     second.prune.keep = KeepSpec::parse((folder_ / "second.json").string());
     second.out = options_.finetuned = folder_ / "unequal";
     prune_checkpoint(second);
-    checkpoint_ = load_newest_checkpoint(options_.finetuned, {.optimizer = false});
+    checkpoint_ = load_newest_checkpoint(options_.finetuned, {.load_optimizer = false});
   }
 
   /// Returns the plan that keeps this many experts of each layer, or all that it has.
@@ -96,12 +96,12 @@ TEST_F(PruneSearchOf, BisectionFindsANetworkWithinTheDropAndSaysWhatItTried) {
     EXPECT_EQ(found.found().accuracy, accuracy(found.plan));
     EXPECT_LE(found.points.size(), 4U);
     for (const PrunePoint& point : found.points) {
-      EXPECT_EQ(point.is_near, point.accuracy >= whole - 100 * drop);
+      EXPECT_EQ(point.is_within_drop, point.accuracy >= whole - 100 * drop);
     }
     EXPECT_EQ(found.plan.layers[0].kept.size(), found.plan.layers[1].kept.size());
   }
   search_.max_drop = 0.99;
-  EXPECT_EQ(search().found().experts, "1, 1") << "a token still selects one";
+  EXPECT_EQ(search().plan_point().experts, "1, 1") << "a token still selects one";
 }
 
 TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
@@ -121,14 +121,14 @@ TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
   }
 }
 
-TEST_F(PruneSearchOf, ScopeAndWholeBlocksHold) {
+TEST_F(PruneSearchOf, ScopeAndExcludedBlocksHold) {
   search_.max_drop = 0.99;
   options_.prune.keep = KeepSpec::fraction(1.0);
   options_.prune.keep.exclude_blocks({1});
-  EXPECT_EQ(search().found().experts, "1, 4");
+  EXPECT_EQ(search().plan_point().experts, "1, 4");
   options_.prune.keep = KeepSpec::fraction(1.0);
   options_.prune.keep.set_scope(KeepScope::network);
-  EXPECT_EQ(search().found().experts, "1, 1");
+  EXPECT_EQ(search().plan_point().experts, "1, 1");
   options_.prune.keep.exclude_blocks({7});
   EXPECT_THAT(test::usage_of([&] { search(); }), HasSubstr("block 7"));
 }
@@ -144,7 +144,7 @@ TEST_F(PruneSearchOf, TheGreedyWayTakesOneExpertAtATime) {
   EXPECT_GE(accuracy(near.plan), near.points.front().accuracy - 5);
   for (size_t i = 1; i < near.points.size(); ++i) {
     EXPECT_LT(near.points[i].parameters, near.points[i - 1].parameters);
-    EXPECT_TRUE(near.points[i].is_near || i + 1 == near.points.size());
+    EXPECT_TRUE(near.points[i].is_within_drop || i + 1 == near.points.size());
   }
 }
 

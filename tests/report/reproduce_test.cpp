@@ -19,7 +19,7 @@ Reproduction run_tiny(const fs::path& out) {
   experiment.config = Document::from_text(report_test::tiny_sweep(), "tiny.json").root();
   ReproduceOptions options;
   options.out = out;
-  options.progress = false;
+  options.show_progress = false;
   options.open = report_test::open_tiny;
   return reproduce(experiment, options);
 }
@@ -49,7 +49,7 @@ TEST(Reproduce, OfRunsLeavesResultsAReportAndAFigureAPlot) {
   experiment.config = Document::from_text(text, "small.json").root();
   ReproduceOptions options;
   options.out = folder / "out";
-  options.progress = false;
+  options.show_progress = false;
   const Reproduction paper = reproduce(experiment, options);
   EXPECT_EQ(paper.results.find("a", "test_accuracy")->verdict(), "outside");
   for (const char* name : {"results.json", "report.md", "runs.json", "figure.svg", "figure.png",

@@ -59,7 +59,7 @@ std::filesystem::path& counted_folder() {
                           {.name = "finished", .label = "finished runs", .digits = 0}};
                     },
                 .measure =
-                    [](ProbeSubject&, Measurement& measurement) {
+                    [](ProbedModel&, Measurement& measurement) {
                       double& count = measurement.numbers["finished"] = -1;
                       const std::filesystem::path lines = folder / "runs.jsonl";
                       if (std::filesystem::exists(folder / "runs.json")) return;

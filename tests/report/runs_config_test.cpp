@@ -131,7 +131,7 @@ TEST(RunsConfig, GoesOnInAFolderThatStoredEpochsAsABareNumber) {
   const auto run = [&] {
     ReproduceOptions options;
     options.out = folder / "out";
-    options.progress = false;
+    options.show_progress = false;
     std::vector<MeasuredRow> rows;
     measure_rows(runs_config(R"("rows": [{"name": "a", "num_runs": 1,
                                          "set": {"evaluate_every": "2 epochs"}}])"),

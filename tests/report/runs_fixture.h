@@ -47,7 +47,7 @@ class Runs : public ::testing::Test {
   std::vector<MeasuredRow> run(const RunsConfig& config) const {
     ReproduceOptions options;
     options.out = folder_ / "out";
-    options.progress = false;
+    options.show_progress = false;
     std::vector<MeasuredRow> rows;
     EXPECT_TRUE(measure_rows(config, options, rows));
     return rows;

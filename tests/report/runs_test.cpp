@@ -33,7 +33,7 @@ void register_twice() {
                                    table_metric("square", "squared", 0)};
                              },
                          .measure =
-                             [](ProbeSubject& subject, Measurement& measurement) {
+                             [](ProbedModel& subject, Measurement& measurement) {
                                const auto step = static_cast<double>(subject.step());
                                measurement.numbers["twice"] = 2 * step;
                                measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
@@ -216,7 +216,7 @@ void register_moved() {
                                return std::vector<Metric>{{.name = "moved", .label = "moved"}};
                              },
                          .measure =
-                             [](ProbeSubject& subject, Measurement& measurement) {
+                             [](ProbedModel& subject, Measurement& measurement) {
                                const at::Tensor now = subject.model().parameters()[0];
                                const at::Tensor then = subject.initial_model()->parameters()[0];
                                measurement.numbers["moved"] = (now - then).norm().item<double>();
@@ -244,7 +244,7 @@ void register_rare() {
                                   {.name = "rare", .label = "rare", .is_optional = true}};
                             },
                         .measure =
-                            [](ProbeSubject& subject, Measurement& measurement) {
+                            [](ProbedModel& subject, Measurement& measurement) {
                               if (subject.step() == 3) measurement.numbers["rare"] = 7;
                             }});
 }

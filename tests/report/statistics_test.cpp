@@ -14,14 +14,15 @@ TEST(Moments, AreThoseOfASample) {
   EXPECT_NEAR(found.std.value(), std::sqrt(7.0), 1e-15) << "(4 + 1 + 9) / 2";
   EXPECT_EQ(found.n, 3);
   EXPECT_NEAR(found.standard_error().value(), std::sqrt(7.0 / 3.0), 1e-15);
-  EXPECT_NEAR(found.half_interval().value(), 4.302652729749464 * std::sqrt(7.0 / 3.0), 1e-12);
+  EXPECT_NEAR(found.confidence_half_width().value(), 4.302652729749464 * std::sqrt(7.0 / 3.0),
+              1e-12);
 }
 
 TEST(Moments, OfOneValueHaveNoSpread) {
   const Moments found = moments({2.5});
   EXPECT_EQ(found.mean, 2.5);
-  EXPECT_FALSE(found.std || found.standard_error() || found.half_interval());
-  EXPECT_EQ(moments({2.5, 2.5}).half_interval(), 0.0);
+  EXPECT_FALSE(found.std || found.standard_error() || found.confidence_half_width());
+  EXPECT_EQ(moments({2.5, 2.5}).confidence_half_width(), 0.0);
 }
 
 TEST(TQuantile, IsThatOfTables) {

@@ -32,7 +32,7 @@ TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
   EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
 }
 
-TEST_F(SweepChoices, BlocksThatAreWholeKeepTheirExperts) {
+TEST_F(SweepChoices, ExcludedBlocksKeepTheirExperts) {
   run(out, {"keep=[2]", "exclude_blocks=[1]", kTwoLayers});
   const auto blocks = load_model(first / "keep2-random")->moe_blocks();
   EXPECT_EQ(blocks[0].layer->kept().size(), 2u);

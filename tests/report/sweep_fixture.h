@@ -26,7 +26,7 @@ inline RunsConfig config_of(const std::vector<std::string>& changes = {}) {
 inline ReproduceOptions options_for(const fs::path& out) {
   ReproduceOptions options;
   options.out = out;
-  options.progress = false;
+  options.show_progress = false;
   options.open = open_tiny;
   return options;
 }

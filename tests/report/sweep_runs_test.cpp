@@ -277,7 +277,7 @@ TEST_F(SweepRuns, WhatPruningSavesIsOfTheWholeNetwork) {
   EXPECT_DOUBLE_EQ(outcome.at("keep2/random", "parameters_pruned"), 100.0 * 2 * 144 / whole);
 }
 
-TEST_F(SweepRuns, LooksAtTheCalibrationImagesOnce) {
+TEST_F(SweepRuns, ReadsTheCalibrationImagesOnce) {
   auto reads = std::make_shared<int64_t>(0);
   ReproduceOptions options = options_for(out);
   options.open = [reads](std::string_view name, std::string_view split) {

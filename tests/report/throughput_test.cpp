@@ -48,16 +48,16 @@ std::shared_ptr<const Dataset> counting(int64_t images) {
                              pixels, labels);
 }
 
-class MeasurePasses : public ::testing::Test {
+class MeasureThroughput : public ::testing::Test {
  protected:
   std::vector<std::string> calls;
   std::shared_ptr<Probe> a = std::make_shared<Probe>("a", calls);
   std::shared_ptr<Probe> b = std::make_shared<Probe>("b", calls);
 };
 
-TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
-  const auto rates = measure_passes({forward_pass(a), forward_pass(b)}, counting(6),
-                                    {.batch_size = 3, .num_rounds = 2});
+TEST_F(MeasureThroughput, NetworksTakeTurnsAndEachBeginsARound) {
+  const auto rates = measure_throughput({forward_pass(a), forward_pass(b)}, counting(6),
+                                        {.batch_size = 3, .num_rounds = 2});
   ASSERT_EQ(rates.size(), 2u);
   EXPECT_GT(rates[0], 0.0);
   EXPECT_GT(rates[1], 0.0);
@@ -65,25 +65,25 @@ TEST_F(MeasurePasses, NetworksTakeTurnsAndEachBeginsARound) {
   EXPECT_EQ(calls, (std::vector<std::string>{"a", "b", "b", "a", "a", "b", "b", "a"}));
 }
 
-TEST_F(MeasurePasses, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
-  measure_passes({forward_pass(a), forward_pass(b)}, counting(8),
-                 {.batch_size = 3, .num_rounds = 2});
+TEST_F(MeasureThroughput, AllNetworksSeeTheSameWholeBatchesOfRealImages) {
+  measure_throughput({forward_pass(a), forward_pass(b)}, counting(8),
+                     {.batch_size = 3, .num_rounds = 2});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{3, 3, 3, 3}));
   ASSERT_EQ(a->first_pixels.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(a->first_pixels[i], i % 2 == 0 ? 0.0 : 3.0, 1e-4);
   EXPECT_EQ(a->first_pixels, b->first_pixels);
 }
 
-TEST_F(MeasurePasses, FewerImagesThanABatchAreOneBatch) {
-  measure_passes({forward_pass(a)}, counting(2), {.batch_size = 128, .num_rounds = 1});
+TEST_F(MeasureThroughput, FewerImagesThanABatchAreOneBatch) {
+  measure_throughput({forward_pass(a)}, counting(2), {.batch_size = 128, .num_rounds = 1});
   EXPECT_EQ(a->batch_sizes, (std::vector<int64_t>{2, 2, 2}));
 }
 
-TEST_F(MeasurePasses, StopsWhenAskedTo) {
+TEST_F(MeasureThroughput, StopsWhenAskedTo) {
   int64_t rounds = 0;
   const auto rates =
-      measure_passes({forward_pass(a), forward_pass(b)}, counting(2),
-                     {.batch_size = 1, .num_rounds = 50}, [&] { return ++rounds <= 3; });
+      measure_throughput({forward_pass(a), forward_pass(b)}, counting(2),
+                         {.batch_size = 1, .num_rounds = 50}, [&] { return ++rounds <= 3; });
   EXPECT_TRUE(rates.empty());
   EXPECT_EQ(calls.size(), 6u);
 }

@@ -66,7 +66,7 @@ void add_shrink_phase() {
   kind.description = "makes all weights smaller, for tests";
   kind.plan = [](PhasePlan& plan, const SettingLocations& locations, const Model&, const Dataset&) {
     if (!plan.config.steps) {
-      fail_usage("{}: phase '{}': a shrink phase needs 'steps'", locations.of({"epochs"}),
+      fail_usage("{}: phase '{}': a shrink phase needs 'steps'", locations.find({"epochs"}),
                  plan.config.name);
     }
     plan.batch_size = 1;

@@ -23,7 +23,7 @@ const std::string kAdaptive4 = R"(model.encoder.moe.router={"name": "adaptive", 
 
 void plan_weights(const std::vector<std::string>& changes) {
   const RunConfig config = config_of(four_phases(), changes);
-  Datasets datasets(train_test::open_tiny);
+  DatasetCache datasets(train_test::open_tiny);
   plan_phases(config, *build_initial_meta_model(config), datasets);
 }
 
@@ -56,7 +56,7 @@ TEST(AuxLosses, ANetworkWithoutAMoELayerHasNone) {
                   "aux_losses": {"importance": 1}}]})";
   EXPECT_THAT(error_of([&] {
                 const RunConfig config = config_of(single);
-                Datasets datasets(open_dataset);
+                DatasetCache datasets(open_dataset);
                 plan_phases(config, *build_initial_meta_model(config), datasets);
               }),
               AllOf(StartsWith("usage: recipe.json:4:"),

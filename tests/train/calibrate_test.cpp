@@ -66,9 +66,9 @@ PlainSums plain_sums(Model& model, const at::Tensor& images, int64_t batch) {
   return sums;
 }
 
-void expect_sums(const ExpertUse& use, const PlainSums& wanted) {
+void expect_sums(const ExpertStatistics& use, const PlainSums& wanted) {
   ASSERT_EQ(use.size(), 1U);
-  const LayerUse& layer = use.at(1);
+  const LayerStatistics& layer = use.at(1);
   EXPECT_EQ(static_cast<double>(layer.tokens), wanted.tokens);
   const auto sum = [&](Powers powers, int64_t e) {
     return layer.sums.at(powers)[e].item<double>();
@@ -111,7 +111,7 @@ TEST(Calibrate, SumsUpTheFirstImagesOfTheSeedsOrderByBatches) {
 TEST(Calibrate, TakesAllImagesWhereThereAreFewer) {
   const auto data = quarters("three", "train", 3, 7);
   const auto model = four_expert_model();
-  const ExpertUse use = calibrate(*model, data, {.num_images = 1000, .batch_size = 4});
+  const ExpertStatistics use = calibrate(*model, data, {.num_images = 1000, .batch_size = 4});
   EXPECT_EQ(use.at(1).tokens, 7 * kTokens);
   expect_sums(use, plain_sums(*model, ordered(data, 0), 7));
 }
@@ -121,7 +121,7 @@ TEST(Calibrate, IsTheSameForAnyNumberOfThreadsAndInEvaluationMode) {
   const auto model = four_expert_model();  // Its router is noisy in training.
   const auto numbers = [&](int64_t threads, uint64_t seed) {
     model->train();
-    const ExpertUse use =
+    const ExpertStatistics use =
         calibrate(*model, data,
                   {.num_images = 9, .batch_size = 4, .num_loader_threads = threads, .seed = seed});
     EXPECT_TRUE(model->is_training()) << "the network is as it was";

@@ -114,7 +114,7 @@ TEST(Distillation, WarnsOfATeacherOfInputsWithAnotherMean) {
   const auto said = [](const std::vector<std::string>& changes) {
     const RunConfig config = config_of(four_phases(), changes);
     const std::shared_ptr<Model> model = build_meta_model(config.model);
-    Datasets datasets{DatasetOpener(open_tiny)};
+    DatasetCache datasets{DatasetOpener(open_tiny)};
     return test::said_by([&] { plan_phases(config, *model, datasets); });
   };
   EXPECT_THAT(said({kDistill}), Not(HasSubstr("the teacher was trained on")));
@@ -125,7 +125,7 @@ TEST(Distillation, WarnsOfATeacherOfInputsWithAnotherMean) {
 TEST(Distillation, IsCountedInThePlanOfMemory) {
   RunConfig config = config_of(four_phases(), {kDistill});
   const std::shared_ptr<Model> model = build_meta_model(config.model);
-  Datasets datasets{DatasetOpener(open_tiny)};
+  DatasetCache datasets{DatasetOpener(open_tiny)};
   const std::vector<PhasePlan> plans = plan_phases(config, *model, datasets);
   replace_head(*model, 2);  // The teacher has two classes and all experts.
   EXPECT_EQ(plans[3].num_teacher_parameters, model->num_parameters());

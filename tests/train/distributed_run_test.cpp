@@ -382,7 +382,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
     if (processes->is_rank_zero()) sent = processes->counter().take();
   });
   const std::shared_ptr<Model> shape = build_initial_meta_model(config);
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *shape, datasets).front();
   std::map<std::string, double> bytes, planned;
   for (const auto& [traffic, count] : sent) bytes[traffic_name(traffic)] += count.bytes / 10;

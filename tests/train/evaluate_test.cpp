@@ -176,7 +176,7 @@ TEST(Evaluate, EndsEarlyWhenToldTo) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(Evaluate, ShowsEachBatchToWhoLooksOn) {
+TEST(Evaluate, CallsOnBatchWithEachBatch) {
   const auto model = tiny_model();
   const auto data = quarters("three", "test", 3, 10);
   int64_t next = 0;
@@ -256,7 +256,7 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
   EXPECT_GT(whole.num_parameters, newest.num_parameters);
   EXPECT_GT(whole.flops_per_image, newest.flops_per_image);
   options.data = "two";
-  options.classes_of = ClassesOf::data;
+  options.class_name_source = ClassNameSource::data;
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
             "usage: 'two' has 2 classes, the model has 3");
 }
@@ -310,7 +310,7 @@ TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
       std::string::npos);
   options.data.clear();
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
-  options.classes_of = ClassesOf::data;
+  options.class_name_source = ClassNameSource::data;
   const CheckpointEvaluation taken = evaluate_checkpoint(options);
   EXPECT_EQ(taken.evaluation.metric("loss"), loss);
   EXPECT_EQ(taken.classes[1], "class x");

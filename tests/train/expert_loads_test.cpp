@@ -96,8 +96,8 @@ TEST(TakeLoads, OrdersExpertsByNumberAndPassesOverWhatIsNone) {
   EXPECT_THAT(layers[0].load, ElementsAre(10.0 / 122, 11.0 / 122, 101.0 / 122));
 }
 
-TEST(StarvedExperts, NamesEachOnceUntilItRecovers) {
-  StarvedExperts starved(0.05, 100);
+TEST(StarvedExpertDetector, NamesEachOnceUntilItRecovers) {
+  StarvedExpertDetector starved(0.05, 100);
   const auto add = [&](double load, int64_t steps) {
     return starved.add({{.block = 3, .kept = {2, 7}, .load = {1.0 - load, load}}}, steps);
   };
@@ -112,8 +112,8 @@ TEST(StarvedExperts, NamesEachOnceUntilItRecovers) {
   EXPECT_THAT(add(0.0, 1), ElementsAre(HasSubstr("for 100 steps")));
 }
 
-TEST(StarvedExperts, FindsNoneWithoutStepsOrRows) {
-  StarvedExperts never(0.05, 0), starved(0.05, 1);
+TEST(StarvedExpertDetector, FindsNoneWithoutStepsOrRows) {
+  StarvedExpertDetector never(0.05, 0), starved(0.05, 1);
   EXPECT_THAT(never.add({{.block = 1, .kept = {0, 1}, .load = {1.0, 0.0}}}, 9), ElementsAre());
   EXPECT_THAT(starved.add({{.block = 1, .kept = {0, 1}, .load = {0.0, 0.0}}}, 9), ElementsAre());
 }

@@ -32,7 +32,7 @@ struct Started {
   explicit Started(const std::vector<std::string>& changes, bool defer_metrics = false) {
     const RunConfig config = config_of(four_phases(), changes);
     model = RunStart(config).model();
-    Datasets datasets(open_tiny);
+    DatasetCache datasets(open_tiny);
     const PhasePlan plan = plan_phases(config, *model, datasets)[0];
     phase = std::make_unique<GradientPhase>(plan, PhaseContext{.model = model,
                                                                .data = open_tiny("three", "train"),
@@ -79,7 +79,7 @@ void expect_equal_up_to(const TensorMap& a, const TensorMap& b, double tolerance
 TEST(GradientPhase, TellsBeforeItChangesWhatASaveCopies) {
   const RunConfig config = config_of(four_phases());
   const auto model = RunStart(config).model();
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   int told = 0;
   std::optional<TensorMap> before;
   const auto state = [&](const Phase& phase) {

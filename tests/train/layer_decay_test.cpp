@@ -59,7 +59,7 @@ TEST(LayerDecay, IsThatOfTimm) {
 std::string refusal(const std::vector<std::string>& changes, const std::string& run) {
   return error_of([&] {
     const RunConfig config = config_of(run, changes);
-    Datasets datasets(open_tiny);
+    DatasetCache datasets(open_tiny);
     plan_phases(config, *RunStart(config).model(), datasets);
   });
 }

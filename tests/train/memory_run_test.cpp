@@ -21,7 +21,7 @@ TEST(MemoryRun, HasTheBitsOfARunWithAFolder) {
   train(folder / "run", kTwoPhases);
   Trainer trainer(config_of(four_phases(), kTwoPhases), options_for(""));
   const TrainResult result = trainer.run();
-  EXPECT_TRUE(result.complete);
+  EXPECT_TRUE(result.is_complete);
   EXPECT_EQ(result.steps, 9);
   EXPECT_FALSE(result.evaluation);
   EXPECT_TRUE(result.checkpoint.empty());
@@ -47,7 +47,7 @@ TEST(MemoryRun, EndsWhereTheWatcherSaysSo) {
   TrainerOptions options = options_for("");
   options.on_step = [](Model&, int64_t step) { return step < 4; };
   const TrainResult result = Trainer(config_of(four_phases(), kTwoPhases), options).run();
-  EXPECT_FALSE(result.complete);
+  EXPECT_FALSE(result.is_complete);
   EXPECT_EQ(result.steps, 4);
   EXPECT_EQ(result.signal, 0);
 }

@@ -28,7 +28,7 @@ struct Planned {
   explicit Planned(const std::vector<std::string>& changes = {})
       : config(config_of(four_phases(), changes)) {
     model = build_initial_meta_model(config);
-    Datasets datasets(train_test::open_tiny);
+    DatasetCache datasets(train_test::open_tiny);
     phases = plan_phases(config, *model, datasets);
   }
   TrainingMemory of_phase(size_t index) const { return training_memory(*model, phases[index]); }

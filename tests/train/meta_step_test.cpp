@@ -150,7 +150,7 @@ int copies_of_a_step(const RunConfig& config, DatasetOpener open = train_test::o
   const MetaKernels kernels;
   const ShapeFunctions shapes;
   const std::shared_ptr<Model> model = build_meta_model(config.model);
-  Datasets datasets(open);
+  DatasetCache datasets(open);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   GradientPhase phase(
       plan, {.model = model, .data = open("three", "train"), .seed = 7, .measures_loads = true});

@@ -168,7 +168,7 @@ double difference(const std::string& order) {
       p.add_(testing::randn(p.sizes().vec(), ++seed, at::kFloat) * 0.3);
     }
   }
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   GradientPhase phase(plan, {.model = model, .data = open_tiny("three", "train"), .seed = 7});
   Loader loader(open_tiny("three", "train"),

@@ -131,7 +131,7 @@ std::map<int64_t, std::string> without(const Indices& indices) {
   return replaced;
 }
 
-TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
+TEST(SyncReplacedImages, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
   ::testing::internal::CaptureStderr();
   run_processes(2, {}, [](const auto& processes) {
     Loader loader = shared_loader();
@@ -149,7 +149,7 @@ TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
   EXPECT_EQ(count_of(said, "8.png; the next image replaces it"), 1) << said;
 }
 
-TEST(NoteReplaced, OneLimitHoldsForAllProcesses) {
+TEST(SyncReplacedImages, OneLimitHoldsForAllProcesses) {
   const auto note = [](const auto& processes) {
     Loader loader = shared_loader();
     Indices known;

@@ -139,8 +139,8 @@ TEST_F(NumberedClasses, AreTheOutputsOfTheseNumbersWhateverTheirOrder) {
   options.open = opener(named(), alphabetical());
   const CheckpointEvaluation whole = evaluate_checkpoint(options);
   options.open = opener(numbers(), as_text());
-  for (const ClassesOf from : {ClassesOf::checkpoint, ClassesOf::data}) {
-    options.classes_of = from;
+  for (const ClassNameSource from : {ClassNameSource::checkpoint, ClassNameSource::data}) {
+    options.class_name_source = from;
     CheckpointEvaluation found;
     const std::string said = test::said_by([&] { found = evaluate_checkpoint(options); });
     EXPECT_THAT(said, HasSubstr("a class that is named by a number is the output of that number"));

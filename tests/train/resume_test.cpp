@@ -130,7 +130,7 @@ TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
   EXPECT_EQ(first, second);
 }
 
-TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
+TEST(Resume, FallsBackToTheLastCompleteCheckpoint) {
   TempDir folder;
   copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);

@@ -263,7 +263,7 @@ TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
   config.phases.resize(1);
   config.phases[0].data = data().string();
   for (const bool asked : {true, false}) {
-    Datasets datasets;
+    DatasetCache datasets;
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(record_data(config, datasets, asked).splits.size(), 2U);
     const std::string said = ::testing::internal::GetCapturedStderr();
@@ -276,7 +276,7 @@ TEST_F(ChangedData, OneClassAloneIsWarnedOfWhereItIsTrainedOn) {
     RunConfig config;
     config.phases.resize(1);
     config.phases[0].data = data().string();
-    Datasets datasets;
+    DatasetCache datasets;
     ::testing::internal::CaptureStderr();
     record_data(config, datasets, warns);
     return ::testing::internal::GetCapturedStderr();

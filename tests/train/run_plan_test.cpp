@@ -21,7 +21,7 @@ using train_test::four_phases;
 
 std::vector<PhasePlan> plan_tiny(const std::vector<std::string>& changes = {}) {
   const RunConfig config = config_of(four_phases(), changes);
-  Datasets datasets(train_test::open_tiny);
+  DatasetCache datasets(train_test::open_tiny);
   return plan_phases(config, *RunStart(config).model(), datasets);
 }
 
@@ -89,9 +89,10 @@ TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
 
 TEST(RunPlan, AnArgumentIsBlamedForMissingFilesToo) {
   const RunConfig config = config_of(four_phases(), {"phases.0.data=elsewhere"});
-  Datasets datasets([](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {
-    fail("dataset '{}': files not found", name);
-  });
+  DatasetCache datasets(
+      [](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {
+        fail("dataset '{}': files not found", name);
+      });
   EXPECT_EQ(error_of([&] { plan_phases(config, *RunStart(config).model(), datasets); }),
             "failure: argument 'phases.0.data=elsewhere': dataset 'elsewhere': files not found");
 }
@@ -102,7 +103,7 @@ TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
   const auto refusal = [&](const std::vector<std::string>& changes) {
     return error_of([&] {
       const RunConfig config = config_of(text, changes);
-      Datasets datasets(open_dataset);
+      DatasetCache datasets(open_dataset);
       plan_phases(config, *RunStart(config).model(), datasets);
     });
   };
@@ -319,7 +320,7 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
     EXPECT_TRUE(torch::equal(to.at(name), from.at(name))) << name;
   }
   // Nothing says what the outputs of the checkpoint are called.
-  Datasets datasets(train_test::open_tiny);
+  DatasetCache datasets(train_test::open_tiny);
   ::testing::internal::CaptureStderr();
   plan_phases(config, *model, datasets);
   EXPECT_THAT(

@@ -52,9 +52,9 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
       {"model=null", "init=" + from.string(), "phases.prune.on_entry.prune.pretrained=" + run});
   EXPECT_NO_THROW(check_initial_weights(config, *build_initial_meta_model(config)));
   const RunStart start(config);
-  Datasets datasets(train_test::open_tiny);
+  DatasetCache datasets(train_test::open_tiny);
   EXPECT_EQ(plan_phases(config, *start.shape(), datasets).size(), 4U);
-  const TensorMap wanted = load_checkpoint(from, {.optimizer = false}).model;
+  const TensorMap wanted = load_checkpoint(from, {.load_optimizer = false}).model;
   const TensorMap found = state_of(*start.model());
   ASSERT_EQ(found.size(), wanted.size());
   for (const auto& [name, tensor] : wanted) {
@@ -70,7 +70,7 @@ TEST(RunStart, APlanNeedsNoWeightsOfAPretrainedNetwork) {
   flip_last_bit(pretrained / "model.safetensors");
   const RunConfig config =
       config_of(four_phases(), {"phases.prune.on_entry.prune.pretrained=" + pretrained.string()});
-  Datasets datasets(train_test::open_tiny);
+  DatasetCache datasets(train_test::open_tiny);
   const auto plan = [&] { plan_phases(config, *build_initial_meta_model(config), datasets); };
   EXPECT_EQ(error_of(plan), "no error");
   test::put(pretrained / "model.safetensors", "short");

@@ -61,14 +61,14 @@ std::vector<std::string> hashes_after_agreement(const fs::path& checkpoint) {
   return hashes;
 }
 
-TEST(AgreeOnNetwork, WithoutACheckpointAllTakeThatOfProcess0) {
+TEST(SyncNetwork, WithoutACheckpointAllTakeThatOfProcess0) {
   const Value config = Value::from_json(nlohmann::ordered_json::parse(kModel), "model");
   const std::string of_0 = hash_of(state_of(*build_model(config, 0)));
   EXPECT_NE(of_0, hash_of(state_of(*build_model(config, 1))));
   EXPECT_THAT(hashes_after_agreement(""), ::testing::Each(of_0));
 }
 
-TEST(AgreeOnNetwork, OfACheckpointThatIsAnotherOneIsRefused) {
+TEST(SyncNetwork, OfACheckpointThatIsAnotherOneIsRefused) {
   EXPECT_THAT(error_of([] { hashes_after_agreement("run/checkpoints/step_3"); }),
               ::testing::StartsWith("usage: process 1 has another network than process 0"));
 }

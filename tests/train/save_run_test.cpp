@@ -56,7 +56,7 @@ TEST(SaveRun, TellsItsTimesToTensorBoardAndNotToMetricsThatRepeat) {
   EXPECT_THAT(read_text(folder / "run/metrics.jsonl"), Not(HasSubstr("seconds")));
 }
 
-TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointWhole) {
+TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointComplete) {
   const TempDir folder;
   train(folder / "whole");
   std::optional<test::FileSizeLimit> full;

@@ -39,7 +39,7 @@ struct PaperRun {
   explicit PaperRun(const std::vector<std::string>& changes = {})
       : config(config_of(four_phases(), changes)) {
     model = build_initial_meta_model(config);
-    Datasets datasets(train_test::open_tiny);
+    DatasetCache datasets(train_test::open_tiny);
     phases = plan_phases(config, *model, datasets);
   }
 

@@ -105,13 +105,13 @@ TEST(ToyBlocks, GoOnWithTheSameBits) {
 }
 
 TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
-  const Probe probe{.measure = [](ProbeSubject& subject, Measurement& measurement) {
+  const Probe probe{.measure = [](ProbedModel& subject, Measurement& measurement) {
     measurement.numbers["step"] = static_cast<double>(subject.step());
   }};
   ExperimentRun run{.config = block_run(), .result_rows = {{"row", {}}}};
   run.snapshots.probes = {&probe};
   run.every = 5;
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const auto made = make_run(run, 0, datasets, [](int64_t) { return true; });
   ASSERT_TRUE(made);
   std::vector<double> steps;

@@ -104,7 +104,7 @@ inline TrainerOptions options_for(const fs::path& out, bool resume = false) {
   TrainerOptions options;
   options.out = out;
   options.resume = resume;
-  options.progress = false;
+  options.show_progress = false;
   options.open = open_tiny;
   return options;
 }

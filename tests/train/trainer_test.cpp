@@ -348,13 +348,13 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {
   const RunConfig config = config_of(four_phases());
-  Datasets datasets(open_tiny);
+  DatasetCache datasets(open_tiny);
   const auto model = RunStart(config).model();
   const auto phases = plan_phases(config, *model, datasets);
   ASSERT_EQ(phases.size(), 4u);
   EXPECT_EQ(phases[0].steps_per_epoch, 4);
   EXPECT_EQ(phases[3].steps, 3);
-  EXPECT_EQ(phases[1].outputs, 2);
+  EXPECT_EQ(phases[1].num_outputs, 2);
   EXPECT_EQ(phases[0].num_trained_parameters, model->num_parameters());
   const std::string text = describe_run(config, *model, phases);
   for (const char* part :

@@ -28,7 +28,7 @@ struct Course {
     changes.insert(changes.end(), kPlain.begin(), kPlain.end());
     const RunConfig config = config_of(four_phases(), changes);
     model = RunStart(config).model();
-    Datasets datasets(open_tiny);
+    DatasetCache datasets(open_tiny);
     const PhasePlan plan = plan_phases(config, *model, datasets)[0];
     phase = std::make_unique<GradientPhase>(
         plan, PhaseContext{.model = model, .data = open_tiny("three", "train"), .seed = 7});

@@ -82,7 +82,7 @@ bool is_set_aside(const fs::path& path, std::string_view what);
 /// Opens a file to write to it in place, made if missing, with `flags` of open(2). Throws Error
 /// (failure) for a symbolic link and for a file with other names (hard links), whose content must
 /// not change under those names.
-UniqueFd open_own(const fs::path& path, int flags);
+UniqueFd open_without_links(const fs::path& path, int flags);
 
 /// Opens a file, made if missing and not through a link, and locks it with `operation` of flock(2).
 /// Where its name meanwhile goes to another file, that one is taken, since others lock it. Returns
@@ -98,7 +98,7 @@ void create_folders(const fs::path& folder, std::error_code& error);
 class AtomicFile {
  public:
   /// Creates the temporary file beside `final_path`, whose folder must exist.
-  explicit AtomicFile(const fs::path& final_place);
+  explicit AtomicFile(const fs::path& final_path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -118,7 +118,7 @@ class AtomicFile {
   int fd() const noexcept { return fd_.get(); }
 
  private:
-  fs::path final_place_;
+  fs::path final_path_;
   fs::path staging_;
   UniqueFd fd_;
 };
@@ -130,8 +130,8 @@ void write_atomic(const fs::path& path, std::string_view text);
 
 /// What a file holds.
 struct FileContent {
-  int64_t size = 0;    ///< In bytes.
-  std::string sha256;  ///< In 64 lower-case hex digits.
+  int64_t size = 0;    ///< Size in bytes.
+  std::string sha256;  ///< SHA-256 in 64 lower-case hex digits.
 };
 
 /// An AtomicFile for much data, hashed while it is written. Where the file system allows it, writes
@@ -140,7 +140,7 @@ struct FileContent {
 class BulkFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
-  explicit BulkFile(const fs::path& final_place, std::function<void()> progress = {});
+  explicit BulkFile(const fs::path& final_path, std::function<void()> progress = {});
 
   /// Appends bytes.
   void write(std::span<const std::byte> bytes);
@@ -163,7 +163,7 @@ class BulkFile {
 class StagedDirectory {
  public:
   /// Creates the staging directory, and missing parents of `final_path`.
-  explicit StagedDirectory(fs::path final_place);
+  explicit StagedDirectory(fs::path final_path);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   /// Removes the staging directory unless it was committed.
@@ -180,7 +180,7 @@ class StagedDirectory {
   void commit();
 
  private:
-  fs::path final_place_;
+  fs::path final_path_;
   fs::path staging_;
   UniqueFd held_;
   bool committed_ = false;

@@ -14,12 +14,12 @@ namespace moesaic {
 bool path_exists(const fs::path& path);
 
 /// How a path is suggested: by its last name, or as it would be typed.
-enum class Sibling { name, path };
+enum class PathForm { name, path };
 
 /// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
 /// name in its directory of those that the caller `takes`, or which part of it is missing or is not
 /// a directory; "" if nothing is known.
-std::string nearest_sibling(const fs::path& path, Sibling as = Sibling::path,
+std::string nearest_sibling(const fs::path& path, PathForm as = PathForm::path,
                             bool (*takes)(const fs::path&) = nullptr);
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
@@ -44,14 +44,14 @@ void check_folder_path(const fs::path& path, std::string_view what);
 /// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and
 /// control characters, not beginning with '.'.
 bool is_file_name(std::string_view name);
-/// Returns the message for the setting `key` that is none.
+/// Returns the message that the value `name` of the setting `key` is not a file name.
 std::string file_name_problem(std::string_view key, std::string_view name);
 
-/// Returns whether the name can be that of a folder everywhere: one of a file, of letters, digits,
-/// '-', '_' and '.'.
-bool is_plain_name(std::string_view name);
-/// Returns the plain name that is most like `name`: '-' stands for whatever else is in it.
-std::string plain_name(std::string name);
+/// Returns whether a name is portable as that of a folder: is_file_name(), of letters, digits, '-',
+/// '_' and '.' only.
+bool is_portable_name(std::string_view name);
+/// Returns `name` as a portable name: '-' replaces every other character.
+std::string portable_name(std::string name);
 
 /// Returns the directory that holds models/, datasets/ and checkpoints/: $MOESAIC_HOME if it is
 /// set, else ../share/moesaic relative to the program's directory (any installation prefix), else

@@ -17,7 +17,7 @@ class RE2;
 namespace moesaic {
 
 /// A match: the whole text, then each group, with null data if it did not participate.
-using Matched = std::vector<std::string_view>;
+using MatchGroups = std::vector<std::string_view>;
 
 /// A compiled regular expression in RE2's syntax. Copies share it; it is safe to use from any
 /// number of threads.
@@ -35,7 +35,7 @@ class Pattern {
   /// Returns whether the pattern matches anywhere in `text`.
   bool found_in(std::string_view text) const;
   /// Returns the first match from `begin` on as views into `text`. Empty if there is no match.
-  Matched find(std::string_view text, std::size_t begin = 0) const;
+  MatchGroups find(std::string_view text, std::size_t begin = 0) const;
 
  private:
   std::shared_ptr<const re2::RE2> expression_;
@@ -44,7 +44,7 @@ class Pattern {
 /// Returns a replacement in the notation of Python's re.sub() with the groups of a match in their
 /// places, given by number or as `g<number>`. Throws Error (usage) that begins with `where` for
 /// another backslash and for a group that the match lacks.
-std::string substitute_groups(const std::string& replacement, const Matched& groups,
+std::string substitute_groups(const std::string& replacement, const MatchGroups& groups,
                               const std::string& where);
 /// Returns the name with every match of the pattern replaced by such a replacement.
 std::string renamed(const Pattern& pattern, const std::string& replacement,

@@ -11,14 +11,14 @@ namespace moesaic {
 
 /// Runs a program from PATH, without a shell, with `input` on its standard input, and waits for it.
 /// The program's standard output is redirected to standard error, since ours may carry a JSON
-/// document; a `said` that is not null takes both instead. The program inherits the environment,
+/// document; a `output` that is not null gets both instead. The program inherits the environment,
 /// overridden by the NAME=VALUE entries of `environment`, and runs in `folder`, by default where
 /// this process is. Returns its exit status, or 128 + n if signal n killed it. A program that
 /// closes its input early is not an error. Throws Error (failure) with the program's name if it
 /// cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment = {}, const fs::path& folder = {},
-                   std::string* said = nullptr);
+                   std::string* output = nullptr);
 
 /// Returns the path of a program found on PATH, or "" if there is none.
 fs::path find_program(const std::string& name);

@@ -16,8 +16,9 @@ struct ProgressOptions {
   int64_t total = 0;  ///< Number of items; 0 if unknown: no fraction or remaining time is shown.
   std::string unit = "images";
   std::FILE* out = stderr;
-  int64_t start = 0;    ///< Items done before, e.g. before a resume.
-  bool summary = true;  ///< False: nothing is left of it at its end, for work inside other work.
+  int64_t start = 0;  ///< Items done before, e.g. before a resume.
+  bool has_summary =
+      true;  ///< False: nothing is left of it at its end, for work inside other work.
   std::function<double()> clock = {};  ///< Time in seconds; default: steady clock.
 };
 
@@ -40,7 +41,7 @@ class Progress {
   /// clock, so that earlier work such as opening files does not count towards the rate.
   void show(int64_t done, int64_t total);
   /// Keeps time that other work took out of rate and remaining time.
-  void leave_out(double seconds);
+  void exclude_time(double seconds);
   /// Writes the summary line, once.
   void finish();
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 

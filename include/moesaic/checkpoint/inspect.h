@@ -15,8 +15,8 @@ namespace moesaic {
 /// they are.
 struct ForeignCheckpoint {
   std::string project;  ///< E.g. "google-research/vmoe".
-  std::string
-      import_command;  ///< With its options but --out: "moesaic import vmoe --model-config FILE".
+  /// Import command without --out: "moesaic import vmoe --model-config FILE".
+  std::string import_command;
   /// Returns whether a path names such a checkpoint or one of its files.
   std::function<bool(const fs::path&)> matches;
   /// Describes a checkpoint; see inspect().

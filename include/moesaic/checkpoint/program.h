@@ -11,18 +11,18 @@
 namespace moesaic {
 
 /// Returns whether a file is a zip archive with the graph of a program.
-bool is_program(const fs::path& file);
+bool is_exported_program(const fs::path& file);
 
 /// A program in memory, on the CPU.
-class Program {
+class ExportedProgram {
  public:
   /// Loads the program named "model" of a file. Throws Error (failure), before anything is run,
   /// where a checksum of the archive differs, its bytes exceed the memory, or LibTorch cannot run
   /// it.
-  explicit Program(const fs::path& file);
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program();
+  explicit ExportedProgram(const fs::path& file);
+  ExportedProgram(const ExportedProgram&) = delete;
+  ExportedProgram& operator=(const ExportedProgram&) = delete;
+  ~ExportedProgram();
 
   /// Returns the first output for images_BCHW [B, C, H, W], float32 or, by takes_bytes of
   /// InputSpec, uint8: logits. Throws Error (failure).

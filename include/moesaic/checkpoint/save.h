@@ -58,10 +58,9 @@ struct WrittenShard {
   std::map<std::string, FileContent> files;
 };
 
-/// Return a written part as a line of JSON, to be sent to the process that publishes, and back.
-/// Throws Error (failure) for a text that is none.
+/// Returns a written shard as a line of JSON, which is sent to the process that publishes.
 std::string text_of(const WrittenShard& part);
-/// Returns the part that text_of() wrote. Throws Error (failure) for another text.
+/// Returns the shard that text_of() wrote. Throws Error (failure) for another text.
 WrittenShard parse_written_shard(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
@@ -146,7 +145,7 @@ class AsyncSave {
 
   CheckpointShard copy_;
   std::future<bool> copied_;     ///< Whether the copy was made; not valid once it was asked.
-  SaveTimes times_;              ///< Without those of the thread.
+  SaveTimes times_;              ///< Times of the save before, without that of writing.
   std::optional<double> write_;  ///< Seconds of a save that ended without an error.
   BackgroundTask task_;          ///< Destroyed first, since its thread uses the others.
 };

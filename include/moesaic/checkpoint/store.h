@@ -30,16 +30,17 @@ struct Checkpoint {
 
 /// What load_checkpoint() reads and checks.
 struct LoadOptions {
-  bool verify = true;  ///< Verify SHA-256 hashes, not only sizes.
-  bool model = true;   ///< Read model.safetensors; its hash is verified either way.
+  bool verify = true;      ///< Verify SHA-256 hashes, not only sizes.
+  bool load_model = true;  ///< Read model.safetensors; its hash is verified either way.
   /// Read optimizer.safetensors, to resume. Otherwise it is not hashed either, and a checkpoint
   /// within a phase that averages weights (ema_decay) has the average for its model.
-  bool optimizer = true;
+  bool load_optimizer = true;
   bool mmap = false;  ///< Leave model.safetensors in the file, see read_weights().
   /// Read a TorchScript file that carries no safetensors through LibTorch's unpickler, for which it
   /// has to be from someone who is trusted.
   bool trust = false;
-  bool program = false;  ///< Take a program too (checkpoint/program.h), which has no tensors.
+  bool accept_program =
+      false;  ///< Take a program too (checkpoint/program.h), which has no tensors.
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name

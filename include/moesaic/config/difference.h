@@ -14,16 +14,16 @@ struct Difference {
 };
 
 /// How differences() writes what it finds.
-struct DifferenceForm {
-  char separator = '.';      ///< Between the names of a path.
-  bool lists_whole = false;  ///< Lists that differ are one difference, not one for each item.
+struct DifferenceOptions {
+  char separator = '.';               ///< Between the names of a path.
+  bool compares_whole_lists = false;  ///< Compares lists as a whole, not item by item.
 };
 
 /// Returns what differs, in the order of `before`. The time grows with the size of both, up to a
 /// logarithm.
 std::vector<Difference> differences(const nlohmann::ordered_json& before,
                                     const nlohmann::ordered_json& after,
-                                    const DifferenceForm& form = {});
+                                    const DifferenceOptions& form = {});
 
 /// Returns text for a message: "'seed' was 1 and is 2 now, 'model.num_classes' was 3 and is 4 now",
 /// the first few and how many more there are; of configurations that stand side by side "'seed' is

@@ -54,9 +54,9 @@ class Document {
   Value root_;
 };
 
-/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's,
-/// so every Error becomes a failure.
-auto with_stored_errors(const auto& read) -> decltype(read()) {
+/// Returns read(), which parses data that a program wrote. Faults of such data are not the user's,
+/// so every Error of `read` becomes an Error (failure).
+auto with_errors_as_failures(const auto& read) -> decltype(read()) {
   try {
     return read();
   } catch (const Error& error) {
@@ -64,13 +64,14 @@ auto with_stored_errors(const auto& read) -> decltype(read()) {
   }
 }
 
-/// Read a document that a program wrote, without "extends", with_stored_errors().
+/// Reads a document that a program wrote, without "extends". Throws Error (failure) where it cannot
+/// be parsed.
 Value parse_stored(std::string_view text, const std::string& name,
                    uint64_t max_bytes = kMaxDocumentBytes);
 /// Reads a file as parse_stored() reads a text.
 Value read_stored(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
 
-/// Returns what parse_stored() does, nothing where it would throw.
+/// Returns the document of parse_stored() as JSON, or nothing where parse_stored() would throw.
 std::optional<Json> find_json(std::string_view text, uint64_t max_bytes = kMaxDocumentBytes);
 
 }  // namespace moesaic

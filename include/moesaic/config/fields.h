@@ -132,7 +132,7 @@ struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool common = false;
   std::vector<std::string> former_keys = {};  ///< Last part of the key in earlier versions.
-  std::string choice = {};                    ///< What has the setting: "kind 'solve'"; "": always.
+  std::string choice = {};  ///< Choice that has the setting: "kind 'solve'"; "": all.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
@@ -151,7 +151,7 @@ struct RenamedKey {
 Value with_current_keys(const Value& object, const std::string& path,
                         const std::vector<RenamedKey>& renamed);
 /// Throws Error (usage) for a member whose key is not among `known`, with the nearest of them, or
-/// the setting that rows_called() finds among `rows`, which are made for the message only.
+/// the setting that help_rows_matching() finds among `rows`, which are made for the message only.
 void check_known(const Value& object, const std::string& path,
                  const std::vector<std::string>& known, std::vector<HelpRow> (*rows)());
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
@@ -290,7 +290,7 @@ void read_struct(const Value& given, const std::string& path, T& out) {
 template <List T>
 void read_list(const Value& value, const std::string& path, const Rules& rules, T& out) {
   const Value::Array& items = value.items(path);
-  rules.check_filled(!items.empty(), value, path);
+  rules.check_not_empty(!items.empty(), value, path);
   out.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     typename T::value_type item{};
@@ -302,7 +302,7 @@ void read_list(const Value& value, const std::string& path, const Rules& rules, 
 template <Map T>
 void read_map(const Value& value, const std::string& path, const Rules& rules, T& out) {
   const Value::Object& members = value.members(path);
-  rules.check_filled(!members.empty(), value, path);
+  rules.check_not_empty(!members.empty(), value, path);
   out.clear();
   for (const Value::Member& member : members) {
     read(member.value, join_path(path, member.key), rules, out[member.key]);

@@ -26,8 +26,8 @@ struct ConfigProblem {
 
   std::string text;
   std::vector<std::string> offending;
-  std::vector<std::string>
-      off_values;  ///< For mutually exclusive settings: value that turns each off.
+  /// Values that turn mutually exclusive settings off, one for each of `offending`; else empty.
+  std::vector<std::string> off_values;
 };
 
 /// Returns the first problem that is not empty.
@@ -40,7 +40,7 @@ struct OptionalSetting {
 
 /// Returns the problem that both settings are given. The error says how to turn off the one that
 /// was not given on the command line; if neither was, it points at `second`.
-ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second);
+ConfigProblem mutually_exclusive(const OptionalSetting& first, const OptionalSetting& second);
 
 /// Returns whether the setting (a dotted path below `config`) was given on the command line.
 bool is_argument(const Value& config, const std::string& path);

@@ -20,9 +20,11 @@ struct Interval {
   Unit default_unit = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
 
   /// Returns an interval of steps.
-  static constexpr Interval of_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
+  static constexpr Interval from_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
   /// Returns an interval of epochs.
-  static constexpr Interval of_epochs(int64_t count) { return {count, Unit::epochs, Unit::epochs}; }
+  static constexpr Interval from_epochs(int64_t count) {
+    return {count, Unit::epochs, Unit::epochs};
+  }
 
   /// Returns whether one of the last `steps` steps completed an interval: of steps by their number
   /// in the run, of epochs by that in the phase.
@@ -41,7 +43,7 @@ struct Rules {
   enum class Flag { required, not_empty, common };
 
   bool is_required = false;
-  bool is_filled = false;
+  bool is_not_empty = false;
   bool is_common = false;
   std::vector<std::string> choices;
   std::optional<double> above, at_least, below, at_most;
@@ -65,7 +67,7 @@ struct Rules {
   /// Checks a text, which must be one of `choices`, if there are any.
   void check(const std::string& string, const Value& value, std::string_view name) const;
   /// Checks that a value is filled where `not_empty` asks for that.
-  void check_filled(bool filled, const Value& value, std::string_view name) const;
+  void check_not_empty(bool filled, const Value& value, std::string_view name) const;
 };
 
 // Literals: compilers disagree on which static objects of other types are initialized before

@@ -22,7 +22,7 @@ class ImageError : public Error {
   explicit ImageError(const std::string& message, bool logged = false)
       : Error(ErrorKind::failure, message), logged_(logged) {}
   /// Returns whether a warning has named the image already.
-  bool logged() const noexcept { return logged_; }
+  bool is_logged() const noexcept { return logged_; }
 
  private:
   bool logged_;
@@ -37,7 +37,7 @@ struct EncodedImage {
 
 /// Where an image is stored; reads nothing of it.
 struct ImageFile {
-  std::string name;    ///< Below the folder or the shards of its split.
+  std::string name;    ///< Path relative to the folder or the shards of its split.
   int64_t bytes = -1;  ///< Size in bytes; -1 where unknown.
   /// Device and inode of the file; 0 for an image without a file of its own.
   uint64_t device = 0, inode = 0;
@@ -53,7 +53,7 @@ struct DatasetInputs {
 };
 
 /// Calls `f` with each tensor of some inputs that is defined.
-void for_tensors(DatasetInputs& inputs, auto&& f) {
+void for_each_tensor(DatasetInputs& inputs, auto&& f) {
   for (at::Tensor* tensor :
        {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
     if (tensor->defined()) f(*tensor);
@@ -70,13 +70,13 @@ struct DatasetInfo {
   std::string name, split, description;
   std::vector<std::string> classes;  ///< Name of each label.
   int64_t channels = 0, height = 0, width = 0;
-  std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
+  std::vector<double> mean, std;     ///< One value per channel, of pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
   bool has_class_names = true;       ///< False where a description only counts them.
   /// Whether images are turned by their files' EXIF; unset means true.
   std::optional<bool> upright = {};
-  bool has_any_channels = false;  ///< Whether the network decides between grey and colours.
+  bool has_flexible_channels = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
   /// and read_crop().
   bool has_images = true;
@@ -94,7 +94,7 @@ std::string example_noun(const DatasetInfo& info);
 struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.
   int64_t min_side = 0;
-  std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
+  std::optional<bool> upright = {};  ///< Overrides DatasetInfo::upright.
 };
 
 /// Images or other inputs with their targets, read by index. Thread-safe.
@@ -142,7 +142,7 @@ class Dataset {
   bool has_images() const { return info_.has_images; }
   /// Returns DatasetInfo::directions.
   Directions directions() const { return info_.directions; }
-  /// As oriented_image(), turned as DatasetInfo::upright says.
+  /// Writes the image as oriented_image() does, turned as DatasetInfo::upright says.
   void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first. `upright`: see oriented_image().

@@ -64,7 +64,7 @@ void describe(auto& f, MosaicConfig& c) {
 }
 
 /// Whether the base has images, or only their metadata, for planning.
-enum class MosaicOf { images, metadata };
+enum class MosaicContent { images, metadata };
 
 /// Makes a dataset of images drawn from those of `base`: image i is of class i modulo the number of
 /// classes, one image of which is at a random place of the grid; at every other place is a random
@@ -75,7 +75,7 @@ enum class MosaicOf { images, metadata };
 /// that both decides and does not, and for images of different sizes without `tile`; failure where
 /// `base` has no image of a class.
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, MosaicOf of,
+                                           const MosaicConfig& config, MosaicContent of,
                                            std::string name, std::string description = "");
 
 /// Small images on photographs (CIFAR-10 with ImageNet noise of the pMoE paper, appendix A).

@@ -17,9 +17,9 @@ struct FetchRequest {
   /// Hugging Face (of $HF_ENDPOINT, where that is set) at a revision, by default main.
   std::string url = {};
   fs::path path = {};       ///< Where it is to be; its folder is made.
-  int64_t size = 0;         ///< In bytes; 0: unknown.
+  int64_t size = 0;         ///< Size in bytes; 0: unknown.
   uint64_t max_bytes = 0;   ///< Limit of a file of unknown size; 0: 2^40.
-  std::string sha256 = {};  ///< In lower-case hex digits; empty: the server's hash is compared.
+  std::string sha256 = {};  ///< Lower-case hex digits; empty: the server's hash is compared.
   std::string label = {};   ///< Label of the progress bar; empty: none.
   /// Environment variable whose value is sent to the host of `url` alone, as bearer token; empty:
   /// HF_TOKEN for hf://, none for others.

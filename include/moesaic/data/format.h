@@ -21,12 +21,12 @@ struct RequiredPath {
 /// A format of datasets. Splits passed to these functions are stored ones, of splits(); a
 /// validation split that is held out of the training files is separated after open().
 struct DatasetFormat {
-  NamedSettings settings;        ///< Settings beside "format" in a description, with defaults.
-  std::string description;       ///< Description for lists of formats.
-  bool has_images = true;        ///< False for inputs that are not images, without mean and std.
-  bool has_exif = false;         ///< True for image files, whose EXIF may say how to turn them.
-  bool is_generated = false;     ///< True for data generated when opened, without files.
-  bool sorted_by_class = false;  ///< True for files sorted by class; validation has all classes.
+  NamedSettings settings;           ///< Settings beside "format" in a description, with defaults.
+  std::string description;          ///< Description for lists of formats.
+  bool has_images = true;           ///< False for inputs that are not images, without mean and std.
+  bool has_exif = false;            ///< True for image files, whose EXIF may say how to turn them.
+  bool is_generated = false;        ///< True for data generated when opened, without files.
+  bool is_sorted_by_class = false;  ///< True for files sorted by class; validation has all classes.
 
   /// Returns what is wrong with a description without base, "" if nothing is.
   std::function<ConfigProblem(const DatasetSpec& spec)> check;

@@ -61,7 +61,7 @@ ImageListing list_images(const fs::path& folder);
 
 /// Returns what this program wrote into a folder: "a run", "a checkpoint", "an export", "an
 /// experiment" or "of shards"; "" for other folders.
-std::string written_kind(const ImageListing& listing);
+std::string output_folder_kind(const ImageListing& listing);
 
 /// Image files with their paths, sorted.
 struct FoundImages {

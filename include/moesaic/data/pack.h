@@ -13,12 +13,12 @@ namespace moesaic {
 
 /// How pack_dataset() writes shards.
 struct PackOptions {
-  int64_t num_shards = 1;  ///< Of the largest split; others have as many images a shard.
+  int64_t num_shards = 1;  ///< Shards of the largest split; others have as many images per shard.
   std::string split;       ///< The only one to pack; empty means all that are here.
   int64_t size = 0;        ///< Pixels of the shorter side of larger images; 0 leaves them alone.
-  int64_t quality = 95;    ///< Of the JPEG files of resized images, 1 to 100.
-  uint64_t seed = 0;       ///< Of the order of the images.
-  bool progress = true;    ///< Draws progress bars on standard error.
+  int64_t quality = 95;    ///< JPEG quality of resized images, 1 to 100.
+  uint64_t seed = 0;       ///< Seed of the images' order.
+  bool show_progress = true;  ///< Draws progress bars on standard error.
 };
 
 /// What was packed of a split.
@@ -32,7 +32,7 @@ struct PackedSplit {
 struct PackResult {
   fs::path description;  ///< OUT/NAME.json, which opens the packed dataset.
   std::vector<PackedSplit> splits;
-  int signal = 0;  ///< By which it was stopped; then nothing is written.
+  int signal = 0;  ///< Signal that stopped it, after which nothing is written; 0: none.
 };
 
 /// Writes the folder `out`, whose last part names the packed dataset: its shards

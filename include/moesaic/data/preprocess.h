@@ -89,23 +89,23 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 /// checkpoint's config.json, and preprocess.json of an export.
 struct InputSpec {
   std::string dataset;     ///< Name of the training data, without folders.
-  bool listed = true;      ///< Whether that is a name of dataset_names(), not of a path.
+  bool is_listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
   bool has_images = true;  ///< False for inputs that are used as they are.
   std::vector<int64_t> input_size;
-  /// Among the other keys, without `size`, `channels`, `mean` and `std`, which are resolved here.
-  /// The orientation is "upright" or "stored"; "data" where an older version did not store it,
-  /// which is as stored unless the data's own exif_orientation is true.
+  /// Settings beside the other keys of the document, without `size`, `channels`, `mean` and `std`,
+  /// which are resolved here. The orientation is "upright" or "stored"; "data" where an older
+  /// version did not store it, which is as stored unless the data's own exif_orientation is true.
   PreprocessConfig preprocess;
   std::optional<double> rescale_factor;
   std::vector<double> mean, std;  ///< Empty where unknown, and for inputs that are no images.
-  bool own_values = false;        ///< Whether mean and std are the recipe's, not the data's.
+  bool has_own_values = false;    ///< Whether mean and std are the recipe's, not the data's.
   bool takes_bytes = false;       ///< Whether an exported file takes bytes and does the rest.
   std::string channel_order;
   std::vector<std::string> classes;
 };
 void describe(auto& f, InputSpec& c) {
   f("dataset", c.dataset, "name of the dataset that the network was trained on");
-  f("listed", c.listed, "name known to moesaic data list; false: the data were given as a path");
+  f("listed", c.is_listed, "name known to moesaic data list; false: the data were given as a path");
   f("images", c.has_images, "image inputs, which the other settings describe; false: other inputs",
     required);
   f("input_size", c.input_size, "shape of an input: channels, height and width", required,
@@ -115,7 +115,7 @@ void describe(auto& f, InputSpec& c) {
   f("mean", c.mean, "mean of each channel, subtracted after rescaling", between(-1e30, 1e30));
   f("std", c.std, "standard deviation of each channel, divided by after subtracting the mean",
     between(1e-30, 1e30));
-  f("own_values", c.own_values, "mean and std chosen by a recipe, instead of the data's");
+  f("own_values", c.has_own_values, "mean and std chosen by a recipe, instead of the data's");
   f("takes_bytes", c.takes_bytes,
     "images of bytes as the input of an exported file, which rescales and normalises them");
   f("channel_order", c.channel_order, "order of an image's channels",

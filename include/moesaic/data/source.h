@@ -61,7 +61,7 @@ struct DatasetSpec {
   std::vector<std::string> urls;  ///< Folders on the web with FILE.gz, tried in order.
   std::string token_env;
   std::string debian_package;
-  std::string folder;  ///< Below the searched ones; empty is the name.
+  std::string folder;  ///< Name below the searched folders; empty: the dataset's name.
   std::vector<std::string> paths;
   /// Whether photos are turned as EXIF says, in place of the base's setting; unset: they are.
   std::optional<bool> exif_orientation;
@@ -185,15 +185,15 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 /// Options of a fetch.
 struct FetchOptions {
-  bool progress = true;     ///< Draws a progress bar on standard error.
-  Pause pause = sleep_for;  ///< As in FetchRequest.
+  bool show_progress = true;  ///< Draws a progress bar on standard error.
+  Pause pause = sleep_for;    ///< Waits between two tries, see FetchRequest.
 };
 
 /// What a fetch found and downloaded.
 struct FetchResult {
   fs::path folder;  ///< Folder with every file (the base's); empty without.
-  std::vector<std::string>
-      fetched;  ///< Names of the downloaded files; empty if all were there already.
+  /// Names of the downloaded files; empty if all were there already.
+  std::vector<std::string> fetched;
   /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
   /// are not verified, only compared by what is described.
   std::vector<std::string> unhashed = {};
@@ -201,10 +201,10 @@ struct FetchResult {
 
 /// Result of comparing one file of a dataset with its description.
 struct FileVerification {
-  std::string name;        ///< Name in the description, without .gz.
-  fs::path path;           ///< Empty where the file is missing.
-  std::string problem;     ///< One line; empty where the file is right.
-  std::string doubt = {};  ///< What could not be compared of a file that seems right.
+  std::string name;             ///< Name in the description, without .gz.
+  fs::path path;                ///< Empty where the file is missing.
+  std::string problem;          ///< One line; empty where the file is right.
+  std::string unverified = {};  ///< Properties that could not be compared; empty: none.
   /// Returns whether the file is as described.
   bool ok() const { return problem.empty(); }
 };
@@ -233,7 +233,7 @@ class DatasetSource {
   /// Returns the number of classes in the descriptions; 0 means unknown or none.
   int64_t num_classes() const;
   /// Returns the first of files() that is to be fetched: one that is not here, else base().
-  DatasetSpec fetched() const;
+  DatasetSpec spec_to_fetch() const;
   /// Returns the folder of its files, or "not here; " and how to get them.
   std::string where() const;
 
@@ -273,10 +273,10 @@ class DatasetSource {
   Request request(std::string_view split) const;
   /// Opens what is requested, or its metadata alone, with `upright` in place of
   /// spec().exif_orientation.
-  std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
+  std::shared_ptr<const Dataset> make(const Request& request, MosaicContent of,
                                       std::optional<bool> upright) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
-                                        MosaicOf of, std::optional<bool> upright) const;
+                                        MosaicContent of, std::optional<bool> upright) const;
   /// Returns a source that this one is made of, after checking that its photos can be turned.
   const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
 
@@ -306,7 +306,8 @@ class PlannedDatasets {
 /// that a dataset is read from: it would be a class or an image the next time.
 void check_outside_images(const fs::path& out, const std::string& data);
 
-/// Throws likewise for the data that a checkpoint's configuration says it was trained on.
+/// Throws Error (usage) where `out` lies among the images that a checkpoint was trained on, by its
+/// configuration.
 void check_outside_trained_images(const fs::path& out, const Json& config);
 
 }  // namespace moesaic

@@ -91,7 +91,7 @@ void mix_with_next(at::Tensor& images, double weight);
 /// (1 - w) onehot(y_{i+1}) for `labels` y [B] int64.
 at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight);
 
-/// Does the same for images that are mixed with those of the labels `next` [B].
+/// Returns the targets of images that are mixed with those of the labels `next` [B] int64.
 at::Tensor mixed_labels(const at::Tensor& labels, const at::Tensor& next, int64_t classes,
                         double weight);
 

@@ -46,7 +46,7 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
 /// The boundary is rounded as TensorFlow Datasets does for `train[:98%]` (`_pct_to_abs_closest`:
 /// `int(round(boundary * num_examples / 100.))`, halves to even). google-research/vmoe trains on
 /// such splits: train[:98%] and train[98%:] of CIFAR, train[:99%] and train[99%:] of ImageNet.
-int64_t training_count(int64_t count, double validation);
+int64_t num_training_examples(int64_t count, double validation);
 
 /// Returns the part of the training examples `all` that is the split "train" or "validation". The
 /// last examples are held out; with `by_class`, for examples sorted by class, the last ones of
@@ -59,13 +59,13 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
 
 /// Returns the first sample of an endless stream that a seed takes, so that runs of different seeds
 /// see different samples.
-inline int64_t stream_begin(uint64_t seed) {
+inline int64_t stream_offset(uint64_t seed) {
   constexpr int kFreeBits = 23;  // Below 2^41: samples are left for any number of steps.
   return static_cast<int64_t>(mix64(seed) >> kFreeBits);
 }
 
 /// Makes a dataset of `count` examples of `base`, the training samples of a run that uses only some
-/// of its data. Of endless data it takes consecutive examples from stream_begin(seed) on; else, of
+/// of its data. Of endless data it takes consecutive examples from stream_offset(seed) on; else, of
 /// each class in turn, while it has any, the next in a random order. A seed's smaller samples are
 /// the beginning of its larger ones. Throws Error (failure) where there are fewer, and for finite
 /// data without classes.

@@ -71,14 +71,15 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 /// into.
 void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo& info = {});
 
-/// Records that network by torch.export for any batch from 1, in Python, see export_python(), and
-/// writes it with the side files within. Before the file gets its name, LibTorch's runner computes
-/// 1, 2 and 7 random images with it: logits that differ from the network's by more than 1e-5 of the
-/// largest one, or another largest one, are an Error (failure), after which there is no file.
+/// Records the network of export_pytorch() by torch.export for any batch size from 1, in Python,
+/// see export_python(), and writes it with the side files within. Before the file gets its name,
+/// LibTorch's runner computes 1, 2 and 7 random images with it: logits that differ from the
+/// network's by more than 1e-5 of the largest one, or another largest one, are an Error (failure),
+/// after which there is no file.
 void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
-/// The same in ONNX, opset 20, with side files as metadata, for ONNX Runtime, which must be in that
-/// Python.
+/// Records the network in ONNX, opset 20, with the side files as metadata, and compares it as
+/// export_pt2() does, by ONNX Runtime, which must be installed in the Python of export_python().
 void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
 /// Returns the Python that records networks: $MOESAIC_PYTHON, or that of the environment that
@@ -99,7 +100,7 @@ struct ExportOptions {
 /// A format of `moesaic export`.
 struct ExportFormat {
   std::string description;  ///< Text behind the name in --help.
-  std::string out;          ///< Meaning of --out in --help.
+  std::string out_help;     ///< Meaning of --out in --help.
   /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
   int64_t max_shards = 0;
   bool has_preprocessing = false;  ///< Whether it writes with_preprocessing().

@@ -72,10 +72,10 @@ class FeatureFile {
 
 /// Options of predict_images().
 struct PredictImagesOptions {
-  int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
-  int64_t top = 5;          ///< Most probable classes of an image.
-  bool routing = false;     ///< Also returns the experts of each token.
-  std::string loss;         ///< Loss of training, see train/objective.h; empty means softmax.
+  int64_t batch_size = 32;    ///< Images at a time, where they do not change each other's result.
+  int64_t top_k = 5;          ///< Number of most probable classes of an image.
+  bool with_routing = false;  ///< Also returns the experts of each token.
+  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// A class with its probability.
@@ -88,7 +88,7 @@ struct PredictedClass {
 /// first in token choice. Choices that were dropped or pruned are left out.
 struct ImageRouting {
   int64_t block = 0;
-  std::vector<std::vector<int64_t>> experts;  ///< By token.
+  std::vector<std::vector<int64_t>> experts;  ///< Ids of experts by token.
   std::vector<std::vector<double>> gates;
 };
 
@@ -96,7 +96,7 @@ struct ImageRouting {
 struct ImagePrediction {
   fs::path file;
   std::string problem;              ///< Why the file cannot be read; then the rest is empty.
-  std::vector<PredictedClass> top;  ///< By falling probability, on ties by index.
+  std::vector<PredictedClass> top;  ///< Classes by falling probability, on ties by index.
   std::vector<ImageRouting> routing;
 };
 

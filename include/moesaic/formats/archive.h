@@ -66,7 +66,7 @@ TarIndex index_tar(const fs::path& path);
 bool is_zip(std::span<const std::byte> file);
 
 /// Returns whether a zip archive has a member FOLDER/`name`, packed or not; throws as
-/// stored_in_zip().
+/// find_in_zip().
 bool is_in_zip(const fs::path& archive, std::string_view name);
 
 /// Checks the files of a zip archive, which must lie there uncompressed, by their checksums, and
@@ -76,9 +76,9 @@ uint64_t verify_zip(const fs::path& path);
 /// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
 /// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and
 /// for a member that is compressed or encrypted. Checksums are not verified.
-std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
-                                                        std::string_view name,
-                                                        const std::string& where);
+std::optional<std::span<const std::byte>> find_in_zip(std::span<const std::byte> archive,
+                                                      std::string_view name,
+                                                      const std::string& where);
 
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
 class TarWriter {

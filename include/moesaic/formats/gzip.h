@@ -30,11 +30,11 @@ class UnpackedReader {
   std::vector<uint8_t> read_up_to(uint64_t limit);
 
   /// Returns whether the file is gzip.
-  bool compressed() const noexcept { return compressed_; }
+  bool is_compressed() const noexcept { return compressed_; }
   /// Returns the size of the file on disk, in bytes.
   uint64_t file_size() const noexcept { return size_; }
   /// Returns an upper bound on the unpacked size: deflate expands by a factor of at most 1032.
-  uint64_t max_unpacked() const noexcept;
+  uint64_t max_unpacked_size() const noexcept;
 
  private:
   void check() const;

@@ -22,7 +22,7 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// The member of a zip archive that is read in its place: TorchScript files that this library
 /// writes carry their tensors a second time, in this form.
-inline constexpr const char* kInArchive = "extra/model.safetensors";
+inline constexpr const char* kArchiveMember = "extra/model.safetensors";
 
 /// One tensor of a file. `dtype` is one of F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL.
 struct Entry {
@@ -36,7 +36,7 @@ struct Entry {
 /// A memory-mapped file whose header passed every check: length at most 100 MB and inside the file,
 /// valid JSON and UTF-8, distinct names, known dtypes, size = shape x dtype, data without gaps or
 /// overlaps. Throws Error (failure) in one line with the path otherwise. Of a zip archive,
-/// kInArchive is read, which must lie there uncompressed.
+/// kArchiveMember is read, which must lie there uncompressed.
 class File {
  public:
   /// Maps the file and checks its header.

@@ -21,7 +21,7 @@ struct Module;
 }
 
 namespace moesaic::script {
-struct Unit;
+struct Context;
 }
 
 namespace moesaic {
@@ -44,7 +44,7 @@ struct MoEBlock {
                            ///< the members of an ensemble.
 
   /// Returns the number of parts that pruning ranks apart.
-  int64_t ranked_groups() const {
+  int64_t num_ranked_groups() const {
     return num_groups > 0 ? num_groups : layer->options().num_members;
   }
 };
@@ -165,9 +165,9 @@ class Model : public torch::nn::Module {
   virtual std::shared_ptr<Model> upcycled(const Upcycling& upcycling, uint64_t seed) const;
 
   /// Returns the network as a script module, see to_torchscript(), whose methods are written in the
-  /// dialect of `unit`. By default there is none. Throws Error for settings that this export does
-  /// not support.
-  virtual std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const;
+  /// dialect of `context`. By default there is none. Throws Error for settings that this export
+  /// does not support.
+  virtual std::optional<torch::jit::Module> torchscript(const script::Context& context) const;
 
   /// Returns weights to compare with known directions of the data, name -> [experts, vectors, d].
   /// By default there are none.

@@ -167,7 +167,7 @@ at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArr
 /// Activation checkpointing: returns block->forward(x_BTd, random) but keeps only x_BTd for
 /// backward, which computes the block again with the same random draws and under the same autocast,
 /// so that the gradients have the same bits. Without gradients it is the plain forward pass.
-EncoderBlockImpl::Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block,
-                                            const at::Tensor& x_BTd, const at::Generator& random);
+EncoderBlockImpl::Output forward_checkpointed(const std::shared_ptr<EncoderBlockImpl>& block,
+                                              const at::Tensor& x_BTd, const at::Generator& random);
 
 }  // namespace moesaic::nn

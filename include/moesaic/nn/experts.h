@@ -16,7 +16,7 @@ namespace moesaic::nn {
 struct ExpertRows {
   at::Tensor outputs;     ///< Outputs [A, o], which the gates weigh.
   at::Tensor embeddings;  ///< Inputs [A, d'] of the experts' heads; undefined without heads.
-  bool gated = false;     ///< Whether the gates are within the outputs already.
+  bool is_gated = false;  ///< Whether the gates are within the outputs already.
 };
 
 /// Combined outputs of the experts for T tokens, [T, ...]. A token without an expert gets 0.
@@ -27,16 +27,16 @@ struct ExpertsOutput {
 
 /// Returns the values of a parameter: its own, or those that a file holds for a network on the meta
 /// device.
-using ParameterValues = std::function<at::Tensor(const at::Tensor& parameter)>;
+using ParameterReader = std::function<at::Tensor(const at::Tensor& parameter)>;
 
 /// Returns the parameter itself.
-at::Tensor own_values(const at::Tensor& parameter);
+at::Tensor read_parameter(const at::Tensor& parameter);
 
 /// Weights of one expert without biases: views [neurons, inputs], a row for each neuron.
 struct ExpertMatrices {
-  std::vector<at::Tensor> hidden;  ///< Of the neurons whose magnitude counts (pruning paper,
-                                   ///< section 5, III).
-  std::vector<at::Tensor> others;
+  std::vector<at::Tensor> hidden;  ///< Incoming weights of hidden neurons, by which experts
+                                   ///< are ranked (pruning paper, section 5, III).
+  std::vector<at::Tensor> others;  ///< All other weights.
 };
 
 struct RoutingRecord;  // nn/router.h
@@ -51,7 +51,7 @@ enum class ExpertParallel {
 /// TorchScript form of experts.
 struct ExpertsScript {
   std::string source;                  ///< Methods, see script::make_experts().
-  bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
+  bool has_mix = false;                ///< Whether it has mix() in place of one_by_one().
   std::optional<Activation> mlp = {};  ///< Activation of float MLPs, which have all_at_once().
   bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
   /// Buffers in place of the experts' parameters and buffers; empty: those.
@@ -82,16 +82,17 @@ class Experts : public torch::nn::Module {
   virtual ExpertParallel expert_parallel() const { return ExpertParallel::none; }
   /// Throws Error (usage) where so many processes cannot share the experts, or not in equal parts.
   void check_shards(int64_t processes) const;
-  /// Leaves this process the experts of its place among those that share a replica's, in equal
-  /// ranges of slots; the parameters shrink. Throws as check_shards() does.
+  /// Keeps only this process' shard of the experts: processes that share a replica have equal
+  /// ranges of slots, by rank; the parameters shrink. Throws as check_shards() does.
   void shard(const std::shared_ptr<const ProcessMesh>& processes);
   /// Ends the sharding: every process has all experts again.
   void unshard();
   /// Returns the processes that share the experts, null: none.
   const std::shared_ptr<const ProcessMesh>& mesh() const { return mesh_; }
   /// Returns whether run() takes records of whole batches only.
-  bool need_whole_batch() const;
-  /// Returns whether a name below this module is of one expert alone, such as "3.conv.weight".
+  bool needs_whole_batch() const;
+  /// Returns whether each expert has parameters of its own, such as "3.conv.weight", instead of a
+  /// slice of stacked ones.
   virtual bool has_expert_names() const { return false; }
 
   /// Removes all experts except these slots (indices among the present K experts, ascending); the
@@ -102,19 +103,19 @@ class Experts : public torch::nn::Module {
   /// must be stacked [K, ...].
   void average(const at::Tensor& weights_KK);
 
-  /// Number K of experts that are present.
-  virtual int64_t count() const = 0;
+  /// Returns the number of experts that are present, K.
+  virtual int64_t num_experts() const = 0;
 
-  /// Numbers o of one output.
+  /// Returns the number of elements of an expert's output for a row, o.
   virtual int64_t num_outputs() const = 0;
-  /// Numbers of what forward() returns for a token.
-  virtual int64_t token_outputs() const { return num_outputs(); }
+  /// Returns the number of elements that forward() returns for a token.
+  virtual int64_t num_token_outputs() const { return num_outputs(); }
 
-  /// FLOPs of one row: multiplications and additions of its matrix products.
+  /// Returns the FLOPs of one row: multiplications and additions of its matrix products.
   virtual double flops_per_row() const = 0;
 
   /// Returns the weights of the expert in this slot.
-  virtual ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const = 0;
+  virtual ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const = 0;
 
   /// Rounds the weights to int8 for all later calls of forward(), which are without gradients and
   /// on one process, see quantise_experts(). Throws Error (usage) where a kind, processor or device
@@ -125,17 +126,18 @@ class Experts : public torch::nn::Module {
   virtual ExpertsScript script_source() const;
 
  private:
-  /// Leaves these slots to this process. Parameters stacked [K, ...] shrink.
+  /// Keeps only these slots, this process' shard. Parameters stacked [K, ...] shrink.
   virtual void keep_local(const std::vector<int64_t>& slots) { keep(slots); }
-  /// Gives this process the experts of the others of the group again, which have as many.
+  /// Restores all experts from the equal shards of the group's processes.
   virtual void gather(const ProcessGroup& group);
 
   std::shared_ptr<const ProcessMesh> mesh_;
 };
 
 /// Runs `compute` on the rows of each expert apart, of rows [A, ...] in the routing's order, and
-/// concatenates what it returns, with zeros for rows without an expert. What it leaves undefined is
-/// left out. Waits for the offsets on the host; on the meta device the experts have as many rows.
+/// concatenates the results, with zeros for rows without an expert. A field of ExpertRows that
+/// `compute` leaves undefined stays undefined. Waits for the offsets on the host; on the meta
+/// device the experts have as many rows.
 ExpertRows for_each_expert(
     const at::Tensor& rows, const Routing& routing,
     const std::function<ExpertRows(int64_t slot, const at::Tensor& own)>& compute);

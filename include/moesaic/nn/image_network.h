@@ -28,9 +28,9 @@ class SingleValueError : public Error {
               "batch normalisation in training needs more than one value of a channel") {}
 };
 
-/// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
-/// statistics are updated by `momentum`. A channel with a single value has no variance and is
-/// normalised by the running statistics.
+/// Computes batch normalisation of x [N, C, ...] in training by the moments of the batches of all
+/// processes in `parts`; the running statistics are updated by `momentum`. A channel with a single
+/// value has no variance and is normalised by the running statistics.
 at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
                            const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean,
@@ -68,24 +68,25 @@ struct FeatureMapShape {
 
 /// Shape of a Convolution.
 struct ConvolutionOptions {
-  int64_t outputs = 0;
-  int64_t kernel = 3;  ///< Kernel size, odd; the border is padded by kernel / 2 zeros.
+  int64_t out_channels = 0;
+  int64_t kernel_size = 3;  ///< Odd; the border is padded by kernel_size / 2 zeros.
   int64_t stride = 1;
   int64_t groups = 1;
   bool bias = false;
-  bool pads_end = false;  ///< Whether an even map gets, with stride 2, all of its border at its
-                          ///< end, as TensorFlow pads.
+  bool pads_end_only = false;  ///< Whether an even map gets, with stride 2, all of its border at
+                               ///< its end, as TensorFlow pads.
 };
 
-/// A convolution of square feature maps: `weight` [outputs, C / groups, kernel, kernel] and, with
-/// `options.bias`, `bias` [outputs], both initially uniform on +-1 / sqrt(fan_in).
+/// A convolution of square feature maps: `weight` [out_channels, C / groups, kernel_size,
+/// kernel_size] and, with `options.bias`, `bias` [out_channels], both initially uniform on +-1 /
+/// sqrt(fan_in).
 class ConvolutionImpl : public torch::nn::Module {
  public:
   /// `maps` holds the shape of the input and, after the call, that of the output.
   ConvolutionImpl(FeatureMapShape& maps, ConvolutionOptions options,
                   const at::Generator& generator);
 
-  /// Convolves x_BCHW [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)].
+  /// Convolves x_BCHW [B, C, S, S] -> [B, out_channels, ceil(S / stride), ceil(S / stride)].
   at::Tensor forward(const at::Tensor& x_BCHW) const;
 
   at::Tensor weight, bias;
@@ -123,7 +124,7 @@ class ImageNetwork : public torch::nn::Module {
   /// memory, which its convolutions are made for.
   at::Tensor features(const at::Tensor& images_BCHW);
 
-  /// FLOPs of one image: multiplications and additions of its products.
+  /// Returns the FLOPs of one image: multiplications and additions of its matrix products.
   double flops() const { return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel()); }
   /// Gives the network a new head of zeros with `classes` outputs.
   void reset_head(int64_t classes);
@@ -199,6 +200,6 @@ TORCH_MODULE(WideResNet);
 
 /// Returns options of batch normalisation with epsilon 1e-3 and momentum 0.01, which Keras calls
 /// 0.99.
-torch::nn::BatchNormOptions wide_norm(int64_t channels);
+torch::nn::BatchNormOptions keras_batch_norm_options(int64_t channels);
 
 }  // namespace moesaic::nn

@@ -21,7 +21,7 @@ uint64_t next_seed(at::Generator random);
 /// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the
 /// last two dimensions.
 void xavier_uniform(const at::Tensor& weight, at::Generator generator);
-/// Does the same for weights whose fans are `fans` together.
+/// Fills `weight` in place, uniform on +-sqrt(6 / fans), where `fans` is fan_in + fan_out.
 void xavier_uniform(const at::Tensor& weight, int64_t fans, at::Generator generator);
 
 /// Fills `weight` in place with standard deviation 1 / sqrt(fan_in) (LeCun), normal but cut off at

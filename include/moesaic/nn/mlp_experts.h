@@ -59,12 +59,12 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  int64_t count() const override { return w1.size(0); }
+  int64_t num_experts() const override { return w1.size(0); }
   int64_t num_outputs() const override { return w2.size(2); }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
   }
   void use_int8() override;

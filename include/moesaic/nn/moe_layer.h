@@ -11,8 +11,8 @@ struct MoELayerOptions {
   int64_t width = 0;        ///< Width of a token, d.
   int64_t hidden = 0;       ///< Hidden width of an expert, m.
   int64_t num_experts = 0;  ///< Number of experts before pruning, E.
-  int64_t num_members =
-      1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
+  /// Number of ensemble members, M, each of which uses E / M experts, see RouterOptions.
+  int64_t num_members = 1;
   Activation activation = Activation::gelu_tanh;
   bool bfloat16 = false;          ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
   double dropout = 0.0;           ///< Dropout rate of the experts in training.
@@ -35,9 +35,13 @@ struct MoEOutput : RoutingRecord {
 using RoutingObserver =
     std::function<void(const RoutingRecord& record, const at::Tensor& experts_input)>;
 
+/// Name of MoELayerImpl::replacement_outputs in state dicts; older checkpoints have it, so it
+/// stays.
+inline constexpr const char* kReplacementOutputsKey = "stand_in";
+
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
-///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
+///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .num_experts = 8});
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 ///
 /// Where processes share a batch, the output is that of this process' tokens, and the record that
@@ -60,7 +64,8 @@ class MoELayerImpl : public torch::nn::Module {
   /// Router noise and, in training, dropout are drawn from `random`; where it is undefined there is
   /// no dropout, and noise only with `evaluation_seed`.
   MoEOutput forward(const at::Tensor& x_Td, const at::Generator& random = {}) const;
-  /// Does the same with separate inputs [T, ...] for the experts, see Experts.
+  /// Runs the layer on inputs [T, d] of the router and other inputs [T, ...] of the experts, see
+  /// Experts.
   MoEOutput forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                     const at::Generator& random) const;
 
@@ -100,8 +105,8 @@ class MoELayerImpl : public torch::nn::Module {
   /// such an expert gets its vector, weighted with its gate, in place of its output. Undefined
   /// where removed experts give 0.
   at::Tensor replacement_outputs;
-  /// Of each of the E experts the kept one that computes the tokens that select it, see
-  /// routing_to_merged(). Empty where no expert was merged.
+  /// For each of the E experts, the id of the kept expert that computes the tokens that select it,
+  /// see routing_to_merged(). Empty where no expert was merged.
   std::vector<int64_t> merged_into;
 
  private:

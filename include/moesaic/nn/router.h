@@ -28,7 +28,7 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
-int64_t experts_per_token(const RoutingRule& rule);
+int64_t num_selected_experts(const RoutingRule& rule);
 /// Returns how many tokens are routed together; 0 means all of a call, or each independently.
 int64_t group_size(const RoutingRule& rule);
 /// Returns what pruning does to the selection; for adaptive routing both ways agree.
@@ -59,7 +59,7 @@ struct RoutingRecord {
   bool is_rerouted = false;   ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
-  bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
+  bool is_local = false;      ///< Whether it has this process' part of a batch alone.
   /// Processes with the other parts of a batch that the record has the whole of; null: none.
   std::shared_ptr<const ProcessGroup> process_group;
 
@@ -73,18 +73,22 @@ inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
 /// Sizes, rule and noise of a Router.
 struct RouterOptions {
   int64_t width = 0;  ///< Width of a token, d.
-  int64_t num_experts =
-      0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
-  int64_t num_members =
-      1;  ///< Members M; token t is of member m = t % M with the m-th E / M experts.
+  /// Number of experts before pruning, E: rows of `weight`, which pruning keeps (pruning paper,
+  /// eqs. 5-6).
+  int64_t num_experts = 0;
+  /// Number of ensemble members, M; token t is of member m = t % M with the m-th E / M experts.
+  int64_t num_members = 1;
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
-  std::optional<uint64_t> evaluation_seed =
-      {};  ///< Draws noise without a generator too, see set_first_token_index().
-  std::optional<double> evaluation_capacity_factor =
-      {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
-  bool gate_noise = true;  ///< False: noise selects only, gates are of the logits without it (token
-                           ///< choice with the gate softmax_all or logit).
+  /// Seed of the noise that forward() draws without a generator, see set_first_token_index();
+  /// unset: there is no noise without a generator.
+  std::optional<uint64_t> evaluation_seed = {};
+  /// Capacity factor outside of training, in place of the rule's capacity; 0: no token is dropped;
+  /// unset: the rule's capacity.
+  std::optional<double> evaluation_capacity_factor = {};
+  /// Whether gates are of the noisy logits; false: noise decides the selection only (token choice
+  /// with the gate softmax_all or logit).
+  bool gate_noise = true;
 
   /// Returns the factor that makes noise of numbers that are standard normal, or uniform on [0, 1).
   double noise_scale() const;

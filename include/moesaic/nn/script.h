@@ -31,10 +31,10 @@ enum class Dialect {
                 ///< and sizes are computed from positive numbers alone.
 };
 
-/// What the classes of one exported network share.
-struct Unit {
+/// Dialect and compilation unit in which the modules of one exported network are made.
+struct Context {
   Dialect dialect = Dialect::torchscript;
-  std::shared_ptr<torch::jit::CompilationUnit> classes =
+  std::shared_ptr<torch::jit::CompilationUnit> compilation_unit =
       std::make_shared<torch::jit::CompilationUnit>();
 };
 
@@ -44,38 +44,41 @@ enum class Copy : bool { no, yes };
 /// Makes a script module of class `kind`. The module gets the parameters and buffers of `from`
 /// itself, not those of its children; `source` may define several methods, "" none. In Python's
 /// dialect methods are not compiled but kept as text, see python_classes().
-Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
+Module make_module(const Context& context, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy = Copy::yes);
 
 /// Makes forward(x), a linear layer.
-Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
+Module make_linear(const Context& context, const torch::nn::LinearImpl& from);
 /// Makes forward(x), layer normalisation.
-Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
-/// Batch normalisation of channels in dimension 1.
-Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from);
+Module make_layer_norm(const Context& context, const torch::nn::LayerNormImpl& from);
+/// Makes forward(x), batch normalisation of the channels in dimension 1.
+Module make_batch_norm(const Context& context, const torch::nn::BatchNorm1dImpl& from);
 /// Makes a block that computes what EncoderBlockImpl::forward() does in evaluation.
-Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from);
+Module make_encoder_block(const Context& context, nn::EncoderBlockImpl& from);
 /// Makes a head that computes what MapHeadImpl::forward() does in evaluation.
-Module make_map_head(const Unit& unit, nn::MapHeadImpl& from);
-/// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
-Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
+Module make_map_head(const Context& context, nn::MapHeadImpl& from);
+/// Makes forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the
+/// experts.
+Module make_moe_layer(const Context& context, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape);
-/// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e.
-/// MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C rows for each expert. Experts of
-/// maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead. `shape` is that of one row.
-Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
+/// Makes one_by_one(rows [A, ...], counts) -> [A, o], where counts[e] consecutive rows belong to
+/// expert e. MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C rows for each expert.
+/// Experts of maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead. `shape` is that of one
+/// row.
+Module make_experts(const Context& context, const nn::Experts& from,
+                    const std::vector<int64_t>& shape);
 
 /// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`
 /// columns, are of one expert: `x` are its rows, and each of the stacked `tensors` is its own part.
 std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& tensors,
                                const std::string& lines, const std::string& result);
 
-/// Returns the expression of activation(hidden).
-std::string text_of(Activation activation);
+/// Returns the source of an expression that applies the activation to the variable `hidden`.
+std::string activation_source(Activation activation);
 
 /// Makes a network by recording what `forward` computes in evaluation, which has to be the same for
 /// all inputs [B, shape]. Sizes that it reads of an input are part of what is recorded.
-Module make_traced(const Unit& unit, torch::nn::Module& from,
+Module make_traced(const Context& context, torch::nn::Module& from,
                    const std::function<at::Tensor(const at::Tensor&)>& forward,
                    const std::vector<int64_t>& shape);
 
@@ -83,7 +86,7 @@ Module make_traced(const Unit& unit, torch::nn::Module& from,
 std::string input_check_source(const std::vector<int64_t>& shape);
 
 /// Hint of messages about a network that has no TorchScript form.
-inline constexpr const char* kOtherFormat = "--format safetensors holds every network";
+inline constexpr const char* kFormatHint = "--format safetensors holds every network";
 
 /// Returns a number as source text that parses to exactly the same number.
 std::string literal(double number);

@@ -12,12 +12,13 @@ namespace moesaic {
 /// is a GPU.
 bool has_cuda_operators();
 
-/// Returns the dtypes that this processor's matrix products take as they are, for people. Throws
-/// Error (usage) where MOESAIC_CPU has another value than "generic".
-std::string cpu_products();
+/// Returns the dtypes that this processor's matrix products take without conversion, as text for
+/// messages. Throws Error (usage) where MOESAIC_CPU has another value than "generic".
+std::string cpu_matmul_dtypes();
 
-/// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as cpu_products().
-bool has_int8_products();
+/// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as
+/// cpu_matmul_dtypes().
+bool has_int8_matmul();
 
 /// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda", and for
 /// "cuda" where MOESAIC_CUDA_OFF names an unknown part.
@@ -34,7 +35,7 @@ const std::vector<std::string>& cuda_features();
 /// Returns the features that MOESAIC_CUDA_OFF names. The variable is read at every call, so that
 /// one program can compare. Throws Error (usage) for an unknown one.
 std::vector<std::string> disabled_cuda_features();
-/// Returns whether MOESAIC_CUDA_OFF names the part.
+/// Returns whether MOESAIC_CUDA_OFF names the feature.
 bool is_cuda_feature_disabled(std::string_view part);
 
 }  // namespace moesaic

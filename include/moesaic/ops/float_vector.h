@@ -3,7 +3,7 @@
 // that they are inlined into.
 #pragma once
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 
 namespace moesaic::ops {
 

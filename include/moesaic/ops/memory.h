@@ -10,10 +10,10 @@ namespace moesaic {
 
 /// Returns the number of bytes of freed outputs and gradients of at least 2 MB that the CPU
 /// operators cache for their next call.
-size_t cached_memory();
-/// Limits this process' cache to one of so many parts on its machine: a quarter of the memory by
-/// their number.
-void share_cached_memory(int64_t processes);
+size_t cached_memory_bytes();
+/// Limits this process' cache where so many processes share the machine: to a quarter of the
+/// memory, divided by their number.
+void limit_cached_memory(int64_t processes);
 /// Frees these cached bytes.
 void free_cached_memory();
 

@@ -10,10 +10,10 @@ namespace moesaic {
 /// Philox4x32-10 (base/random.h) keyed by seed and stream. Sample i has the blocks (i, 0), (i, 1),
 /// ... of four words each, so that its numbers depend on seed, stream and i only, with the same
 /// bits on every processor.
-class SampleRandom {
+class SampleRng {
  public:
   /// Keys the generator.
-  SampleRandom(uint64_t seed, uint64_t stream);
+  SampleRng(uint64_t seed, uint64_t stream);
 
   /// Writes number j < `numbers` of sample first + i to to[j * stride + i], for i < `count`:
   /// independent samples of N(0, 1) by Box-Muller, |z| < 6.7, to 4e-6 but near 0. Numbers 4 b to

@@ -37,7 +37,7 @@ inline constexpr int64_t kInt8BlockSize = 768;
 /// activations and gates are float32. Without gradients.
 ///
 /// Throws Error (usage) where the weights are not float32 on the CPU, where the processor has no
-/// such products (has_int8_products()), or a width is no multiple of 4 or above 65536.
+/// such products (has_int8_matmul()), or a width is no multiple of 4 or above 65536.
 ExpertWeights quantise_experts(const ExpertWeights& weights);
 
 }  // namespace moesaic

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 
 namespace moesaic::ops {
 

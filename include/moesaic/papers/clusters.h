@@ -34,7 +34,7 @@ struct FilterExpertsOptions {
   int64_t num_outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
   double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
-  bool normal = false;      ///< or normal with the deviation init_scale.
+  bool normal = false;      ///< or normal with the standard deviation init_scale.
   bool bias = true;         ///< Whether there is `b`.
 };
 
@@ -50,12 +50,12 @@ class FilterExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return options_.num_outputs; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
   ExpertsScript script_source() const override;
@@ -83,10 +83,10 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   bool has_expert_names() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
-  int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
+  int64_t num_experts() const override { return static_cast<int64_t>(networks_.size()); }
   int64_t num_outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override;
   ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
@@ -121,7 +121,7 @@ inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
 /// Settings of data of format "clusters" (clusters paper, definition 3.1).
 struct ClusterMixtureConfig {
-  static constexpr const char* kKey = "clusters";  ///< Of a description.
+  static constexpr const char* kKey = "clusters";  ///< Key of a description.
   int64_t num_clusters = 4, num_patches = 4, width = 50;
   std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
   double noise = 1.0;
@@ -297,7 +297,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
                           : OneLayerModel::flops_per_image(rows_per_token);
   }
   SettingPaths setting_paths() const override;
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
 
@@ -380,7 +380,7 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   SettingPaths setting_paths() const override;
   /// A router sends each expert another number of images at every step.
   bool wants_cudnn_benchmark() const override { return moe.is_empty(); }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
 

@@ -130,7 +130,7 @@ inline constexpr const char *kAxes = "axes", *kOrthogonal = "orthogonal", *kRand
 
 /// Settings of data of format "gated" (eq. 1).
 struct GatedMixtureConfig {
-  static constexpr const char* kKey = "mixture";  ///< Of a description.
+  static constexpr const char* kKey = "mixture";  ///< Key of a description.
   int64_t width = 10, num_experts = 2;
   std::string link = kLinkNames.front();
   double noise = 0.05;
@@ -230,7 +230,7 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
     return 2.0 * static_cast<double>(num_parameters());
   }
   SettingPaths setting_paths() const override { return {.image_size = "width"}; }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d], or d + 1 with the biases.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
@@ -280,7 +280,7 @@ class Gru : public OneLayerModel<GruConfig> {
   SettingPaths setting_paths() const override {
     return {.classes = "num_classes", .image_size = "steps"};
   }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "update" (z) and "reset" (r).
   std::map<std::string, at::Tensor> gates_over_time(const at::Tensor& images_BCHW) const override;
 

@@ -44,19 +44,19 @@ class ShallowExpertsImpl : public Experts {
 
   /// First layers and output weights.
   struct Neurons {
-    at::Tensor w, a;  ///< Of the parameters' shapes, on the CPU.
+    at::Tensor w, a;  ///< Tensors of the parameters' shapes, on the CPU.
   };
   /// Returns new first layers, uniform on the sphere, and a = +-1 (Algorithm 1).
   Neurons draw_neurons(const at::Generator& generator) const;
 
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }
   ExpertsScript script_source() const override;
@@ -78,14 +78,14 @@ inline constexpr const char *kTopOne = "top1", *kEveryAboveZero = "adaptive";
 RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
                                     const std::vector<int64_t>& kept);
 
-/// Returns which of both a router's rule is.
-std::string latent_routing(const RouterOptions& options);
+/// Returns "top1" or "adaptive", by a router's rule.
+std::string latent_routing_name(const RouterOptions& options);
 
 }  // namespace nn
 
 /// Settings of data of format "latent" (assumption 3.2).
 struct LatentClustersConfig {
-  static constexpr const char* kKey = "mixture";  ///< Of a description.
+  static constexpr const char* kKey = "mixture";  ///< Key of a description.
   int64_t width = 200, num_clusters = 2;
   double rho = 1.0, noise = 0.0;
   std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
@@ -131,16 +131,16 @@ void describe(auto& f, LatentClustersConfig& c) {
 /// number of signs than of clusters.
 ConfigProblem config_problem(const LatentClustersConfig& config);
 
-/// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
-/// make use: a line, "" where nothing does.
-std::string departures(const LatentClustersConfig& config);
+/// Returns one line on how tasks and directions violate assumptions 3.2 and 3.3 of the theorems; ""
+/// where they satisfy both.
+std::string assumption_violations(const LatentClustersConfig& config);
 
 /// What the data are made of, float32 rows: w_c [C, d], w_g [1, d] and the means rho v_c [C, d].
 struct LatentTruth {
   at::Tensor local_Cd, global_1d, mean_Cd;
   std::vector<double> sign;  ///< s_c
 };
-/// Returns it, drawn from the seed of `config`.
+/// Returns the directions and means, drawn from the seed of `config`.
 LatentTruth latent_truth(const LatentClustersConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] with a target
@@ -197,14 +197,14 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   Json config() const override {
     Json config = OneLayerModel::config();
-    config["routing"] = nn::latent_routing(moe->options());
+    config["routing"] = nn::latent_routing_name(moe->options());
     return config;
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   SettingPaths setting_paths() const override {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
   }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   /// Returns experts of the network's kind, drawn from `generator`, of other numbers M and J.
   nn::ShallowExperts draw_experts(int64_t num_experts, int64_t num_neurons,

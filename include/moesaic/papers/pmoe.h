@@ -33,7 +33,7 @@ struct PatchExpertsOptions {
   int64_t width = 0;        ///< Width of a patch, d.
   int64_t hidden = 0;       ///< Neurons of an expert, h = m / k.
   int64_t num_outputs = 1;  ///< Outputs o: 1 for two classes, else a class each.
-  double init_std = 0.0;    ///< Of the neurons' initial values, which are normal.
+  double init_std = 0.0;    ///< Standard deviation of the neurons' normal initial values.
   bool by_class = false;    ///< The output weights: false: a ~ N(0, 1); true: each expert adds to a
                             ///< class of its own, in equal parts in turn, or, with one output,
                             ///< the first half adds and the other subtracts.
@@ -51,12 +51,12 @@ class PatchExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return a.size(2); }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(w.size(2) * (w.size(1) + a.size(2)));
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
   ExpertsScript script_source() const override;
@@ -69,10 +69,10 @@ TORCH_MODULE(PatchExperts);
 struct PatchMixtureOptions {
   Size2d patch = 28;
   int64_t num_patches = 16;  ///< n of an image.
-  double divisor = 1.0;      ///< What an expert's sum over its patches is divided by: l or n.
+  double divisor = 1.0;      ///< Divisor of an expert's sum over its patches: l or n.
   PatchExpertsOptions experts;
   std::optional<RouterOptions> router;  ///< None: a single expert gets all patches.
-  double router_std = 0.0;              ///< Of the routers' initial values, which are normal.
+  double router_std = 0.0;  ///< Standard deviation of the routers' normal initial values.
 };
 
 /// The patch-level mixture of two-layer convolutional networks (pMoE paper, model (1) and eq. 23):
@@ -92,7 +92,7 @@ class PatchMixtureImpl : public torch::nn::Module {
   /// Computes images_BCHW [B, C, H, W]; random numbers are drawn from `random`.
   Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
   /// Computes images that are cut into patches already.
-  Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
+  Output forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
   /// Returns the options as given.
   const PatchMixtureOptions& options() const { return options_; }
@@ -112,7 +112,7 @@ struct MapExpertsOptions {
   int64_t patch = 1;                       ///< Side of a patch, which divides that of the map.
   int64_t num_outputs = 0;                 ///< Channels that an expert makes, o.
   int64_t kernel = 1;                      ///< Side of its convolution's kernel, odd.
-  double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
+  double epsilon = 1e-3, momentum = 0.01;  ///< Options of the batch normalisation.
 
   /// Returns the number of a map's patches.
   int64_t num_patches() const { return side / patch * (side / patch); }
@@ -142,18 +142,18 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
   int64_t num_outputs() const override {
     return options_.num_outputs * options_.window() * options_.window();
   }
-  int64_t token_outputs() const override {
-    return count() * options_.num_outputs * options_.patch * options_.patch;
+  int64_t num_token_outputs() const override {
+    return num_experts() * options_.num_outputs * options_.patch * options_.patch;
   }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
   }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};
   }
   ExpertsScript script_source() const override;
@@ -189,7 +189,7 @@ TORCH_MODULE(MapExperts);
 
 /// Data of the pMoE paper's theory, section 4.2.
 struct PatchPatternsConfig {
-  static constexpr const char* kKey = "patterns";  ///< Of a description.
+  static constexpr const char* kKey = "patterns";  ///< Key of a description.
   int64_t width = 50, num_patches = 16, num_sets = 8, threshold = 4;
   double delta_d = 0.0, delta_r = 0.6;
   int64_t num_train = 1000, num_test = 1000, seed = 1;
@@ -225,7 +225,7 @@ struct PatternSets {
   at::Tensor deciding_2d;  ///< float32
   at::Tensor centre_pd;    ///< float32
   int64_t num_close = 0;   ///< Number of sets that are close.
-  double radius = 0.0;     ///< Of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
+  double radius = 0.0;     ///< Radius of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
 };
 /// Returns the patterns drawn from the seed of `config`.
 PatternSets pattern_sets(const PatchPatternsConfig& config);
@@ -276,7 +276,7 @@ struct PMoEConfig {
   bool by_class() const { return output == "by_class"; }
   /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
-  /// Patches that an expert gets: all of them without a router.
+  /// Returns the number of patches that an expert gets: all of them without a router.
   int64_t num_selected() const { return router ? router->num_selected_patches : num_patches(); }
 };
 void describe(auto& f, PMoEConfig& c) {
@@ -340,7 +340,7 @@ class PMoE : public OneLayerModel<PMoEConfig> {
             .channels = "channels",
             .kept_experts = "router.kept_experts"};
   }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
@@ -371,7 +371,7 @@ struct WrnPMoEConfig {
   double widening = 10.0;
   std::optional<WrnMixtureConfig> moe = WrnMixtureConfig{};
 
-  /// Side of the last feature map: two groups halve it.
+  /// Returns the side of the last feature map: two groups halve it.
   int64_t map_size() const { return (image_size + 3) / 4; }
 };
 void describe(auto& f, WrnPMoEConfig& c) {
@@ -431,7 +431,7 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
             .kept_experts = "moe.router.kept_experts"};
   }
   bool wants_cudnn_benchmark() const override { return true; }
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   nn::WideResNet trunk{nullptr};
   nn::MapExperts experts{nullptr};  ///< The experts of `moe`; null without it.

@@ -31,11 +31,11 @@ class PatternExpertsImpl : public Experts {
   /// Computes tokens x_T1 [T, 1] -> [A, 1].
   ExpertRows compute(const at::Tensor& x_T1, const Routing& routing,
                      const at::Generator& random) override;
-  int64_t count() const override { return w.size(0); }
+  int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }
   /// Returns the FLOPs of products of a neuron with a token of d numbers.
   double flops_per_row() const override { return 2.0 * static_cast<double>(w.size(1) * w.size(2)); }
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+  ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
 
@@ -47,7 +47,7 @@ TORCH_MODULE(PatternExperts);
 
 /// Data of the pruning paper's theory, section 4.2.
 struct PatternTokensConfig {
-  static constexpr const char* kKey = "tokens";  ///< Of a description.
+  static constexpr const char* kKey = "tokens";  ///< Key of a description.
   int64_t num_patterns = 200, num_tokens = 100, num_train = 12800, num_test = 4000, seed = 1;
 };
 void describe(auto& f, PatternTokensConfig& c) {

@@ -14,14 +14,14 @@ namespace moesaic {
 
 /// What a launcher (torchrun, mpirun, srun) sets for a process.
 struct Launch {
-  int64_t rank = 0;              ///< Number of this process, 0 to world_size - 1.
+  int64_t rank = 0;              ///< Rank of this process, 0 to world_size - 1.
   int64_t world_size = 1;        ///< Number of processes, W.
-  int64_t local_rank = 0;        ///< Number of this process on its machine, which chooses its GPU.
+  int64_t local_rank = 0;        ///< Rank on this machine, which chooses the GPU.
   int64_t local_world_size = 1;  ///< Number of processes on this machine; 1 where unknown.
   std::string address;           ///< Host of the rendezvous.
   uint16_t port = 0;
   bool has_external_store = false;  ///< The launcher serves the store; otherwise process 0 does.
-  std::string attempt = "0";        ///< Number of restarts, which part the store's keys.
+  std::string attempt = "0";        ///< Number of restarts, a prefix of the store's keys.
 
   /// Returns whether this process is alone.
   bool is_single_process() const { return world_size == 1; }
@@ -39,8 +39,8 @@ Environment process_environment();
 /// process is alone. Throws Error (usage) that names the variable that is missing or no valid
 /// number.
 Launch read_launch(const Environment& environment);
-/// Returns the process' number, also where the rendezvous is unknown. Throws as
-/// read_launch() where it is not known.
+/// Returns the rank of this process, also where the rendezvous is unknown. Throws as read_launch()
+/// where the rank is unknown.
 int64_t rank_of(const Environment& environment);
 /// Returns whether the launcher names no process of this machine before this one.
 bool is_local_rank_zero(const Environment& environment);

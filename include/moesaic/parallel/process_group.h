@@ -78,7 +78,7 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// Returns the number of this process in the group.
+  /// Returns the rank of this process in the group.
   int64_t rank() const { return rank_; }
   /// Returns the number of processes in the group.
   int64_t size() const { return size_; }
@@ -142,7 +142,8 @@ at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send
 /// computes others: in buckets, by c10d's Reducer.
 class GradientReducer {
  public:
-  static constexpr size_t kBucketBytes = size_t{25} << 20;  ///< As in c10d's DDP.
+  static constexpr size_t kBucketBytes = size_t{25}
+                                         << 20;  ///< Size of a bucket, that of c10d's DDP.
 
   /// `parameters` that require gradients, in the order in which the network uses them. With a group
   /// of one process nothing is reduced, with one that only counts nothing but counted.

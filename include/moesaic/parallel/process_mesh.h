@@ -23,10 +23,9 @@ namespace moesaic {
 /// the same experts.
 class ProcessMesh {
  public:
-  /// Joins the other processes. Throws Error: usage where D x K is not their number; failure where
-  /// they do not come within the timeout, or the port is in use.
-  /// With `cuda` each takes the GPU of its number on its machine, and they exchange by NCCL what
-  /// lies there.
+  /// Joins the other processes. With `cuda` each process takes the GPU of its local rank, and
+  /// tensors on GPUs are exchanged by NCCL. Throws Error: usage where D x K is not the number of
+  /// processes; failure where they do not connect within the timeout, or the port is in use.
   static std::shared_ptr<const ProcessMesh> connect(const Launch& launch,
                                                     const ParallelConfig& config,
                                                     bool cuda = false);
@@ -53,16 +52,16 @@ class ProcessMesh {
   /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
-  /// All processes, for what the network's layers exchange.
+  /// Returns the group of all processes for what the network's layers exchange.
   const ProcessGroup& world() const { return *world_; }
-  /// All processes, for gradients, which are reduced during the backward pass.
+  /// Returns the group of all processes for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradient_group() const { return *gradients_; }
-  /// The K processes that share the experts of this replica.
+  /// Returns the group of the K processes that share the experts of this replica.
   const ProcessGroup& expert_group() const { return *experts_; }
-  /// The D processes that hold the same experts as this one.
+  /// Returns the group of the D processes that hold the same experts as this one.
   const ProcessGroup& replica_group() const { return *replicas_; }
-  /// All processes, for what does not belong to the order of a step, on the CPU. This is the
-  /// world's group, whose collectives no two threads begin at once.
+  /// Returns the group of all processes for exchanges outside of a step, on the CPU: world(), whose
+  /// collectives no two threads may begin at once.
   const ProcessGroup& control() const { return *world_; }
 
   /// Returns the counter of what all groups send.
@@ -73,12 +72,12 @@ class ProcessMesh {
   void barrier() const;
   /// Returns the texts of all processes by rank, beside collectives of another thread. Throws
   /// PeerFailure where another process says that it ends, and Error (failure), which names it,
-  /// where one that is waited for neither comes nor makes progress() for `timeout`. One thread of
-  /// each process calls it, as often as the others.
+  /// where one that is waited for neither comes nor calls report_progress() within `timeout`. One
+  /// thread of each process calls it, as often as the others.
   std::vector<std::string> all_gather_text(const std::string& text,
                                            std::chrono::seconds timeout) const;
   /// Signals to processes that wait in all_gather_text() that this one makes progress.
-  void progress() const noexcept;
+  void report_progress() const noexcept;
   /// Returns the value of process 0.
   double broadcast_from_rank_zero(double value) const;
   /// Returns the largest of the values of all processes.

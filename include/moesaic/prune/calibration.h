@@ -21,15 +21,16 @@ inline constexpr const char* kCalibratedCheckpointKey = "checkpoint";
 /// configuration, and kCalibratedCheckpointKey.
 CalibrationSource network_source(const Checkpoint& checkpoint);
 
-/// Writes the statistics atomically. Tensors are called "<block>.<name of LayerUse>", those of
-/// `sums` "<block>.sums.<gate>.<norm>"; the metadata has "format", the source and
-/// the hash of the tensors.
-void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source);
+/// Writes the statistics atomically. Tensors are called "<block>.<name of LayerStatistics>", those
+/// of `sums` "<block>.sums.<gate>.<norm>"; the metadata has "format", the source and the hash of
+/// the tensors.
+void save_calibration(const fs::path& path, const ExpertStatistics& statistics,
+                      const CalibrationSource& source);
 
 /// Reads statistics for a network. Throws Error (usage) that names the file and what differs for
 /// statistics of another source and a missing file; Error (failure) for altered statistics, and a
 /// tensor that is missing or has another shape or impossible values.
-ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source,
-                           const Model& model);
+ExpertStatistics read_calibration(const fs::path& path, const CalibrationSource& source,
+                                  const Model& model);
 
 }  // namespace moesaic

@@ -22,8 +22,9 @@ struct Powers {
   auto operator<=>(const Powers&) const = default;
 };
 
-/// Sums over the tokens that a layer routed, [E] float64 by the experts' ids; 0 for pruned experts.
-struct LayerUse {
+/// Statistics of a layer's experts: sums over the tokens that the layer routed, [E] float64 by the
+/// experts' ids; 0 for pruned experts.
+struct LayerStatistics {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
                                       ///< sum or mean over.
@@ -41,38 +42,40 @@ struct LayerUse {
   }
 };
 
-/// Returns the sums over no token of a layer of so many experts; outputs are undefined.
-LayerUse empty_use(int64_t experts);
+/// Returns the statistics of a layer of so many experts before the first token: sums of 0; those of
+/// outputs are undefined.
+LayerStatistics empty_statistics(int64_t experts);
 
-/// By block.
-using ExpertUse = std::map<int64_t, LayerUse>;
+/// Statistics of the experts of each MoE layer, by block.
+using ExpertStatistics = std::map<int64_t, LayerStatistics>;
 
-/// Sums up the use of a network's experts in the forward passes of its lifetime, which compute
-/// every expert twice.
-class ExpertUseMeter {
+/// Collects the statistics of a network's experts in all forward passes during its lifetime, which
+/// compute every expert twice.
+class ExpertStatisticsMeter {
  public:
   /// Observes the MoE layers of `model`.
-  explicit ExpertUseMeter(const Model& model);
-  ~ExpertUseMeter();
-  ExpertUseMeter(const ExpertUseMeter&) = delete;
-  ExpertUseMeter& operator=(const ExpertUseMeter&) = delete;
+  explicit ExpertStatisticsMeter(const Model& model);
+  ~ExpertStatisticsMeter();
+  ExpertStatisticsMeter(const ExpertStatisticsMeter&) = delete;
+  ExpertStatisticsMeter& operator=(const ExpertStatisticsMeter&) = delete;
 
   /// Returns the sums so far.
-  const ExpertUse& use() const { return use_; }
+  const ExpertStatistics& statistics() const { return statistics_; }
 
  private:
   std::vector<MoEBlock> blocks_;
-  ExpertUse use_;
+  ExpertStatistics statistics_;
 };
 
 /// What the experts of a layer are scored by.
 struct ScoreInput {
   const MoEBlock& finetuned;
   const MoEBlock* pretrained = nullptr;  ///< The layer before fine-tuning.
-  const LayerUse* use = nullptr;         ///< Of the fine-tuned layer, on calibration images.
+  const LayerStatistics* statistics =
+      nullptr;  ///< Statistics of `finetuned` on calibration images.
   uint64_t seed = 0;
-  nn::ParameterValues finetuned_values = nn::own_values;
-  nn::ParameterValues pretrained_values = nn::own_values;
+  nn::ParameterReader finetuned_values = nn::read_parameter;
+  nn::ParameterReader pretrained_values = nn::read_parameter;
 };
 
 /// A criterion that ranks experts.
@@ -80,7 +83,7 @@ struct Criterion {
   std::string name;
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
-  std::string description;  ///< Of an expert's score, in a few words.
+  std::string description;  ///< Meaning of an expert's score, in a few words.
   /// Whether layers keep the best_subset() in place of the best scores.
   bool selects_subset = false;
 };
@@ -127,7 +130,8 @@ std::vector<std::string> criterion_names();
 std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, int64_t end,
                                  const std::vector<int64_t>& present, int64_t count);
 
-/// Returns the criterion of this name. Throws Error (usage) with the nearest one for another.
+/// Returns the criterion of this name. Throws Error (usage) with the nearest name for an unknown
+/// one.
 const Criterion& criterion_of(const std::string& name);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose

@@ -19,18 +19,19 @@ namespace moesaic {
 
 /// A fraction of each layer's experts.
 struct KeepFraction {
-  double fraction = 1.0;  ///< Of a layer's experts, in an ensemble of a member's, in (0, 1].
+  double fraction =
+      1.0;  ///< Fraction of a layer's (in an ensemble, a member's) experts, in (0, 1].
 };
 
 /// A bound on the parameters of the whole network, from which counts follow.
 struct KeepParameters {
-  double fraction = 1.0;  ///< Of all its parameters, in (0, 1].
+  double fraction = 1.0;  ///< Fraction of the network's parameters, in (0, 1].
 };
 
 /// What one layer keeps, or all layers together, and where that was specified (for messages).
 struct KeepRule {
-  /// Of experts a fraction, a count (likewise of a member's), or indices, ascending, which count
-  /// over all members.
+  /// A fraction or a count of experts (in an ensemble, of each member's), ascending indices of
+  /// experts over all members, or a fraction of parameters.
   std::variant<KeepFraction, int64_t, std::vector<int64_t>, KeepParameters> amount;
   std::string where;
 
@@ -43,8 +44,8 @@ struct KeepRule {
   const double* parameters() const;
 };
 
-/// Among which experts a rule chooses: those of a layer (in an ensemble, of each member), or those
-/// of all layers together, by scores that are compared as they are.
+/// Experts among which a rule chooses: those of each layer (in an ensemble, of each member), or
+/// those of all layers together, whose scores are compared without scaling.
 enum class KeepScope { layer, network };
 
 /// Returns the enumerators' names in their order.
@@ -109,32 +110,32 @@ class KeepSpec {
 /// The experts of a layer to keep.
 struct PruneLayerPlan {
   int64_t block = 0;
-  int64_t experts = 0;         ///< Number of experts E, the rows of the router.
+  int64_t num_experts = 0;     ///< Number of experts E, the rows of the router.
   std::vector<int64_t> kept;   ///< Indices of the experts to keep, ascending.
   std::vector<double> scores;  ///< Scores of all experts, [E]; empty in a plan made by hand.
-  int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
-  at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
+  int64_t num_groups = 1;      ///< Groups that are ranked apart, of E / G experts in turn.
+  at::Tensor means_Eo;         ///< Mean outputs for replacements, see PrunePlan::replace.
   at::Tensor rows_E;           ///< Rows of each expert, for merging_of().
   at::Tensor products_EE;      ///< See ExpertRanking.
 };
 void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
-  f("experts", c.experts, "number of experts of the block's router", required, at_least(1));
+  f("experts", c.num_experts, "number of experts of the block's router", required, at_least(1));
   f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
   f("scores", c.scores, "scores of all experts, by which the kept ones were chosen");
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
-/// What a token gets of a removed expert that it selects: nothing, the expert's mean output, or the
-/// output of the kept expert that it was merged into (prune/merge.h); or it selects among the
-/// experts that are left.
+/// Replacements of a removed expert for a token that selects it: no output, the expert's mean
+/// output, or the output of the kept expert that it was merged into (prune/merge.h); or the token
+/// is rerouted to the experts that are left.
 inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
                             *kMerge = "merge", *kReroute = "reroute";
 /// Returns the names of all replacements.
 inline std::vector<std::string> replacement_names() {
   return {kReplaceByNothing, kReplaceByMean, kMerge, kReroute};
 }
-/// Returns whether calibration images say what removed experts leave behind.
+/// Returns whether a replacement needs calibration images.
 inline bool replacement_needs_images(const std::optional<std::string>& replace) {
   return replace == kReplaceByMean || replace == kMerge;
 }
@@ -177,9 +178,10 @@ PrunePlan read_plan(const fs::path& path);
 /// What experts are chosen by. Networks may be on the meta device, with their values apart.
 struct PruneInput {
   const Model& finetuned;
-  const Model* pretrained = nullptr;            ///< For criteria that compare.
-  const ExpertUse* use = nullptr;               ///< For criteria and replacements by images.
-  const TensorMap* finetuned_values = nullptr;  ///< Null: its own.
+  const Model* pretrained = nullptr;             ///< For criteria that compare; else null.
+  const ExpertStatistics* statistics = nullptr;  ///< For criteria and replacements that need
+                                                 ///< images; else null.
+  const TensorMap* finetuned_values = nullptr;   ///< Null: its own.
   const TensorMap* pretrained_values = nullptr;
 };
 
@@ -189,7 +191,7 @@ struct PruneOptions {
   KeepSpec keep = KeepSpec::fraction(1.0);
   std::optional<std::string> replace;  ///< By default default_replacement(), or what a plan that
                                        ///< is read says.
-  uint64_t seed = 0;                   ///< Of "random".
+  uint64_t seed = 0;                   ///< Seed of the criterion "random".
 };
 
 /// Ranks the experts of every MoE layer by score and keeps the best (pruning paper, sec. 3.2), each
@@ -205,8 +207,9 @@ struct PruneOptions {
 /// tensor if either network has a number that is not finite.
 PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options);
 
-/// Completes a plan that was read from its network and the use of its experts.
-void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use);
+/// Completes a plan that was read from a file by its network and the statistics of its experts,
+/// which may be null.
+void complete_plan(PrunePlan& plan, const Model& model, const ExpertStatistics* statistics);
 
 /// What the experts of a layer are chosen by.
 struct ExpertRanking {
@@ -214,8 +217,8 @@ struct ExpertRanking {
   at::Tensor products_EE = {};  ///< Where defined, each group keeps its best_subset(); in the scope
                                 ///< of the network scores alone choose.
 };
-using ExpertRankings = std::map<int64_t, ExpertRanking>;      ///< By block.
-using KeptExperts = std::map<int64_t, std::vector<int64_t>>;  ///< By block, ascending.
+using ExpertRankings = std::map<int64_t, ExpertRanking>;      ///< Rankings by block.
+using KeptExperts = std::map<int64_t, std::vector<int64_t>>;  ///< Ascending ids by block.
 
 /// Returns the experts that each layer keeps by these rankings. Throws Error (usage), as
 /// plan_pruning() does.
@@ -233,8 +236,8 @@ std::vector<int64_t> best_experts(const MoEBlock& block, const ExpertRanking& ra
 
 /// Numbers of experts, of the network or of each group, between which a search chooses.
 struct CountRange {
-  int64_t min;  ///< Of fewer no token could select its experts.
-  int64_t max;  ///< Removes none.
+  int64_t min;  ///< Smallest number among which a token can select its experts.
+  int64_t max;  ///< Number of all experts, of which none is removed.
 };
 
 /// Returns the range of the scope of `keep`, over the blocks that it does not leave whole.
@@ -250,8 +253,8 @@ std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 
-/// Returns why experts that are removed from the network cannot leave this behind, and what they
-/// can, "" where they can: what earlier ones left, and routing past pruned experts, decide.
+/// Returns why removed experts of the network cannot have this replacement, and which ones they can
+/// have; "" where they can. Replacements of experts removed earlier, and rerouting, exclude others.
 std::string replacement_problem(const Model& model, const std::string& replace);
 
 /// Returns why the plan is not one of this network, "" where it is.
@@ -266,7 +269,7 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 /// network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
-/// Leaves a layer on the meta device only these experts; what they leave has no values yet.
+/// Keeps only these experts of a layer on the meta device; replacements have no values yet.
 void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
                  const std::string& replace);
 

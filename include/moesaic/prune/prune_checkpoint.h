@@ -32,8 +32,8 @@ Footprint footprint(const Model& model);
 /// depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
 
-/// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
-using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
+/// Returns the statistics of a checkpoint's experts on calibration images; `model` is its network.
+using Calibrate = std::function<ExpertStatistics(const Checkpoint& checkpoint, Model& model)>;
 
 /// Options of prune_checkpoint().
 struct PruneCheckpointOptions {
@@ -41,24 +41,26 @@ struct PruneCheckpointOptions {
   /// Run or checkpoint to compare with; may be empty where the criterion does not compare, but must
   /// be of the same network.
   fs::path pretrained;
-  fs::path out;                    ///< Output directory; absent or empty.
-  std::optional<PrunePlan> plan;   ///< A plan that was read, in place of criterion and keep.
-  std::optional<PrunePlan> found;  ///< A plan in place of all these.
+  fs::path out;                   ///< Output directory; absent or empty.
+  std::optional<PrunePlan> plan;  ///< A plan that was read, in place of criterion and keep.
+  std::optional<PrunePlan> searched_plan;  ///< Plan of search_pruning(), in place of all these.
   PruneOptions prune;
   bool dry_run = false;        ///< Plans only.
-  Calibrate calibrate;         ///< For criteria and replacements by images.
+  Calibrate calibrate;         ///< For criteria and replacements that need images.
   std::string device = "cpu";  ///< Where it runs.
-  bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
+  bool trust = false;          ///< Trust in both files, see LoadOptions.
 
   /// How the two are read: their weights stay in the files.
-  LoadOptions load_options() const { return {.optimizer = false, .mmap = true, .trust = trust}; }
+  LoadOptions load_options() const {
+    return {.load_optimizer = false, .mmap = true, .trust = trust};
+  }
 };
 
 /// Returns the checkpoint that a run's network was fine-tuned from, by its configuration: that of
 /// an earlier phase, of other data if there is one, else its `init`; "" where there is none.
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust = false);
 
-/// Returns whether criterion, plan or replacement look at images.
+/// Returns whether criterion, plan or replacement need calibration images.
 bool needs_images(const PruneCheckpointOptions& options);
 
 /// Returns why the two cannot be one network before and after fine-tuning, "" where they can:

@@ -28,7 +28,7 @@ struct Agreement {
   /// itself; infinite for NaN and other shapes.
   double difference = 0;
   double tolerance = 0;
-  std::string error;  ///< What was thrown instead.
+  std::string error;  ///< Message of an exception; empty without one.
   /// Features turned off before the case agreed.
   std::vector<std::string> disabled_features;
 

@@ -55,7 +55,7 @@ int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const 
 
 inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 
-/// Which images are points, and of which features.
+/// Selection of an evaluation's images as points, and their features.
 struct EvaluationPointsOptions {
   std::string features = "embedding";  ///< "embedding", or "inputs" for flattened inputs.
   int64_t num_points = 2000;           ///< Max number, drawn by `seed` where there are more.

@@ -32,7 +32,7 @@ std::string_view scale_name(Scale scale);
 struct ReproduceOptions {
   fs::path out;
   const StopSignal* stop = nullptr;  ///< Polled throughout; finished parts stay.
-  bool progress = true;              ///< Draws progress bars on standard error.
+  bool show_progress = true;         ///< Draws progress bars on standard error.
   DatasetOpener open = {};
   /// Processes that share the runs; process 0 alone writes the results. Null: this one is alone.
   std::shared_ptr<const ProcessMesh> processes = {};
@@ -82,7 +82,7 @@ std::string plan_experiment(const Experiment& experiment);
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
 
 /// The experiment "image_grid": draws images of a dataset as a network sees them in training.
-struct SamplesConfig {
+struct ImageGridConfig {
   std::string name, kind, description, data, split = "train";
   PreprocessConfig preprocess;
   AugmentConfig augment;
@@ -90,7 +90,7 @@ struct SamplesConfig {
   int64_t num_columns = 8, seed = 1;
   Value quick;
 };
-void describe(auto& f, SamplesConfig& c) {
+void describe(auto& f, ImageGridConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "kind of the experiment", required, one_of({"image_grid"}));
   f("description", c.description, "one-line description for lists and the report", required,
@@ -106,10 +106,10 @@ void describe(auto& f, SamplesConfig& c) {
   f("seed", c.seed, "seed of the augmentation");
   f("quick", c.quick, "settings of --scale quick, by dotted name; null: none");
 }
-ConfigProblem config_problem(const SamplesConfig& config);
+ConfigProblem config_problem(const ImageGridConfig& config);
 
 /// Returns the figure of the images, each under its class and, where there are groups, its group.
 /// Throws Error (usage) for an index that the split does not have.
-Figure samples_figure(const SamplesConfig& config, const ReproduceOptions& options);
+Figure image_grid_figure(const ImageGridConfig& config, const ReproduceOptions& options);
 
 }  // namespace moesaic

@@ -21,11 +21,11 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 
 /// A network at one step of its training. Evaluations are made on demand and shared by all probes
 /// of that step.
-class ProbeSubject {
+class ProbedModel {
  public:
   /// `model` must outlive this object. `start` returns the network before its first update.
-  ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
-               std::function<std::shared_ptr<Model>()> start = {})
+  ProbedModel(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
+              std::function<std::shared_ptr<Model>()> start = {})
       : model_(model),
         step_(step),
         data_(std::move(data)),
@@ -37,7 +37,7 @@ class ProbeSubject {
   /// Returns the network before its first update, unpruned, on the CPU. Throws
   /// std::bad_function_call without `start`.
   std::shared_ptr<Model> initial_model() const { return start_(); }
-  int64_t step() const { return step_; }  ///< Number of updates so far.
+  int64_t step() const { return step_; }  ///< Returns the number of updates so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
   /// Returns the data of a split, shared.
@@ -67,7 +67,7 @@ struct Probe {
   /// data; empty where there is nothing to measure, e.g. dispatch without a router.
   std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;
   /// Adds a number or a table for each of these metrics but optional ones. Runs in inference mode.
-  std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
+  std::function<void(ProbedModel& subject, Measurement& measurement)> measure;
 };
 
 /// Returns a table of numbers_RC, with a name for each row and column.

@@ -21,7 +21,7 @@ inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 
 /// Options of search_pruning().
 struct PruneSearchOptions {
-  double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
+  double max_drop = 0.01;  ///< Largest loss of accuracy as a fraction, in [0, 1).
   std::string method = kBisection;
   EvaluateOptions evaluate;    ///< `on_progress` is not called.
   std::string device = "cpu";  ///< Where networks are evaluated.
@@ -32,22 +32,22 @@ struct PruneSearchOptions {
 
 /// A network that was tried.
 struct PrunePoint {
-  std::string experts;      ///< Experts that stay, by layer: "6, 6, 8".
-  double parameters = 0.0;  ///< Fraction of the network's parameters that stay.
-  double accuracy = 0.0;    ///< In %.
-  bool is_near = false;     ///< Whether it is within max_drop.
+  std::string experts;          ///< Experts that stay, by layer: "6, 6, 8".
+  double parameters = 0.0;      ///< Fraction of the network's parameters that stay.
+  double accuracy = 0.0;        ///< Accuracy in %.
+  bool is_within_drop = false;  ///< Whether it is within max_drop.
 };
 
 /// The result of a search.
 struct PruneSearch {
   PrunePlan plan;                  ///< The smallest one within max_drop.
-  std::vector<PrunePoint> points;  ///< In the order in which they were tried; first the whole.
+  std::vector<PrunePoint> points;  ///< Tried networks in order; the unpruned one first.
   std::string method;
   double max_drop = 0.0;
   int64_t num_evaluations = 0;
 
-  /// Returns the point of `plan`.
-  const PrunePoint& found() const;
+  /// Returns the point of the network that `plan` prunes.
+  const PrunePoint& plan_point() const;
 };
 
 /// Searches among the plans of `options.prune`, whose `keep` gives whole blocks and, for bisection,

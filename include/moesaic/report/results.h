@@ -72,7 +72,8 @@ void describe(auto& f, Measurement& c) {
 /// What a run measured.
 struct RunRecord {
   Measurement final;                   ///< Measurement after the last step.
-  std::vector<Measurement> snapshots;  ///< By step, the last one at the end; empty without probes.
+  std::vector<Measurement> snapshots;  ///< Measurements by step, the last at the end; empty
+                                       ///< without probes.
 };
 void describe(auto& f, RunRecord& c) {
   f("final", c.final, "measurements at the end of the run", required);
@@ -139,8 +140,9 @@ ConfigProblem config_problem(const PaperBound& bound);
 /// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
   std::string name, metric;
-  double measured = 0.0;           ///< Mean over the runs.
-  std::optional<double> std = {};  ///< Of the runs as a sample, see Moments; unset for one run.
+  double measured = 0.0;  ///< Mean over the runs.
+  std::optional<double> std =
+      {};  ///< Standard deviation of the runs, see Moments; unset for one run.
   int64_t num_runs = 1;
   std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
   SeedValues values = {};  ///< Empty of what is computed from other rows.

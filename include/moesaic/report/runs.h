@@ -132,7 +132,7 @@ struct SweepPlan {
   /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
   /// where it is not among them, since costs are fractions of that network's.
   std::vector<SweepSize> sizes;
-  std::vector<std::string> criteria;  ///< As configured.
+  std::vector<std::string> criteria;  ///< Criteria as configured.
   std::optional<ExportChoice> exported;
 };
 
@@ -141,10 +141,10 @@ struct SweepPlan {
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows = {});
 
 /// Returns the name of the size that keeps a number of experts in each layer.
-std::string sweep_size(int64_t keep);
+std::string sweep_size_name(int64_t keep);
 
 /// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
-std::string sweep_row(const std::string& size, const std::string& criterion);
+std::string sweep_row_name(const std::string& size, const std::string& criterion);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
 const std::vector<Metric>& sweep_metrics(bool of_network);
@@ -379,13 +379,13 @@ std::string files_summary(const fs::path& out, size_t figures, const std::string
 /// Returns the value of a network's row. Throws Error where the results have none.
 double sweep_value(const Results& results, const std::string& row, const std::string& metric);
 
-/// Returns what the network keeps that costs are fractions of, the one with the most parameters:
-/// "8 experts", or a choice's text.
+/// Returns the size of the network with the most parameters, of which costs are fractions: "8
+/// experts", or a choice's text.
 std::string largest_text(const SweepPlan& plan, const Results& results,
                          const std::string& criterion);
 
-/// Returns the results that were kept, `config.kept`, if this experiment's networks are made as
-/// theirs were; without rows else.
+/// Returns the results in `config.baseline_results`; without rows where the networks of those were
+/// made in another way than this experiment's.
 Results baseline_results(const Experiment& experiment, const SweepConfig& config);
 
 /// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.

@@ -11,14 +11,14 @@ namespace moesaic {
 /// Mean and spread of values.
 struct Moments {
   double mean = 0.0;
-  std::optional<double> std = {};  ///< Of the sample (divided by n - 1); unset for one value.
+  std::optional<double> std = {};  ///< Sample deviation (divisor n - 1); unset for one value.
   int64_t n = 0;
 
   /// Returns the standard error of the mean, std / sqrt(n).
   std::optional<double> standard_error() const;
   /// Returns half of the width of the mean's 95 % interval, by Student's t with n - 1 degrees of
   /// freedom.
-  std::optional<double> half_interval() const;
+  std::optional<double> confidence_half_width() const;
 };
 
 /// Returns mean and standard deviation of at least one value.

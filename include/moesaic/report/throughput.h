@@ -38,11 +38,11 @@ ForwardPass forward_pass(std::shared_ptr<Model> model);
 /// starts with another one, so that a busy machine slows all of them alike. Loading is not
 /// counted. Images are on `device`, as the networks must be. `on_progress` is called before each
 /// round; if it returns false, the result is empty.
-std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
-                                   std::shared_ptr<const Dataset> dataset,
-                                   const ThroughputConfig& config = {},
-                                   const std::function<bool()>& on_progress = {},
-                                   at::Device device = at::kCPU);
+std::vector<double> measure_throughput(const std::vector<ForwardPass>& passes,
+                                       std::shared_ptr<const Dataset> dataset,
+                                       const ThroughputConfig& config = {},
+                                       const std::function<bool()>& on_progress = {},
+                                       at::Device device = at::kCPU);
 
 /// Returns the median, the mean of the middle two for an even number of values. Throws Error
 /// (usage) for no values.
@@ -57,9 +57,9 @@ struct LatencyOptions {
 
 /// Times of forward passes.
 struct Latency {
-  int64_t batch_size = 0, passes = 0;
+  int64_t batch_size = 0, num_passes = 0;
   double median_ms = 0.0, p95_ms = 0.0;  ///< Time of a pass.
-  double images_per_second = 0.0;        ///< By the median.
+  double images_per_second = 0.0;        ///< Images per second at the median.
   double bytes = 0.0;                    ///< Weights, images and peak_tensor_bytes() of a pass.
 };
 

@@ -48,10 +48,10 @@ class DatasetOpener {
 };
 
 /// Opens each dataset once for all phases, runs and threads that use it. Thread-safe.
-class Datasets {
+class DatasetCache {
  public:
   /// Opens by `open`.
-  explicit Datasets(DatasetOpener open = {}) : open_(std::move(open)) {}
+  explicit DatasetCache(DatasetOpener open = {}) : open_(std::move(open)) {}
 
   /// Returns the split of a dataset, opened at the first call.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split) {

@@ -18,16 +18,16 @@ namespace moesaic {
 
 struct DistillConfig;  // train/objective.h
 
-/// Returns the distillation loss of rows of logits [R, classes] of which `taught` are the
+/// Returns the distillation loss of rows of logits [R, classes] of which `teacher_logits` are the
 /// teacher's, at temperature T:
 ///
-///     T^2 mean over rows of l(logits / T, p) - l(taught / T, p)
+///     T^2 mean over rows of l(logits / T, p) - l(teacher_logits / T, p)
 ///
 /// where l is training_losses() of this name without smoothing and p are the probabilities of
-/// taught / T: of softmax, T^2 KL(p || softmax(logits / T)); of sigmoid, that of each class,
-/// summed. The factor keeps gradients of the size that they have at T = 1. A float32 scalar.
+/// teacher_logits / T: of softmax, T^2 KL(p || softmax(logits / T)); of sigmoid, that of each
+/// class, summed. The factor keeps gradients of the size that they have at T = 1. A float32 scalar.
 at::Tensor distillation_loss(const std::string& loss, const at::Tensor& logits,
-                             const at::Tensor& taught, double temperature);
+                             const at::Tensor& teacher_logits, double temperature);
 
 /// A frozen network in evaluation mode.
 class Teacher {

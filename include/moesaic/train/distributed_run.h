@@ -44,10 +44,10 @@ class ExpertShards {
   bool has(const std::string& name) const;
   /// Returns the tensors of the model and of a phase that this process stores: its slices of shared
   /// experts, once among the replicas; its own optimizer state; in process 0 everything else.
-  CheckpointShard part(const CheckpointShard& all, const ProcessMesh& processes,
-                       bool optimizer_is_sharded) const;
+  CheckpointShard local_shard(const CheckpointShard& all, const ProcessMesh& processes,
+                              bool optimizer_is_sharded) const;
   /// Returns the tensors that this process has of all, with its rows of stacked ones.
-  TensorMap own(TensorMap tensors) const;
+  TensorMap local_tensors(TensorMap tensors) const;
 
  private:
   std::shared_ptr<const ProcessMesh> processes_;  ///< Null where nothing is shared.

@@ -175,13 +175,13 @@ struct LayerRouting {
   std::vector<int64_t> kept;               ///< Ids of the kept experts.
   double rows_per_token = 0;               ///< Mean rows per token that kept experts computed.
   std::vector<double> load;                ///< Fraction of these rows of each kept expert.
-  DispatchCounts by_class;                 ///< Without rows where the dataset has no classes.
+  DispatchCounts by_class;                 ///< Counts by class; no rows without classes.
   std::optional<DispatchCounts> by_group;  ///< Set where the dataset has groups.
 };
 
 /// Result of evaluate().
 struct Evaluation {
-  /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
+  /// Metrics of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
   ConfusionMatrix confusion;  ///< Empty where targets are real numbers.
   Predictions predictions;
@@ -231,16 +231,16 @@ struct CalibrateOptions {
 
 /// Returns the use of the network's experts on images of the dataset, in evaluation mode: the same
 /// for any number of threads. Throws Error (usage) where the images do not fit the network.
-ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
-                    const CalibrateOptions& options = {});
+ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                           const CalibrateOptions& options = {});
 
 /// Returns the split that calibration images are of: "validation" where the data has one, else
 /// "train".
 std::string calibration_split(const std::vector<std::string>& splits);
 
-/// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
-/// data are found, or the data's own, as many as there are outputs and in their order.
-enum class ClassesOf { checkpoint, data };
+/// Source of the names of the network's outputs: the checkpoint, by whose names classes of data are
+/// matched, or the data, which have as many classes as there are outputs, in their order.
+enum class ClassNameSource { checkpoint, data };
 
 /// Options of a few-shot evaluation, see train/linear_probe.h.
 struct FewShotOptions {
@@ -254,7 +254,7 @@ struct EvaluateCheckpointOptions {
   fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
   std::string data;        ///< Empty means the checkpoint's last training data.
   std::string split = {};  ///< Empty means "test", "validation" where there is none.
-  ClassesOf classes_of = ClassesOf::checkpoint;
+  ClassNameSource class_name_source = ClassNameSource::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
   fs::path real_labels = {};  ///< See read_real_labels(); empty: none.
@@ -273,14 +273,14 @@ struct EvaluateCheckpointOptions {
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
-  std::shared_ptr<const Dataset> dataset;    ///< As the network takes it.
+  std::shared_ptr<const Dataset> dataset;    ///< Preprocessed data.
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
   MetricRows metric_rows;  ///< Metrics of `evaluation` for people.
   double flops_per_image = 0.0;
   bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
   int64_t num_parameters = 0;
-  std::string example;  ///< What the data's examples are called, see example_noun().
+  std::string example;  ///< Noun for the data's examples, see example_noun().
 };
 
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.
@@ -312,7 +312,8 @@ CheckpointData open_checkpoint_data(
 /// Error (usage) for a class that the network does not have; where there are as many classes as
 /// outputs it ends in `suggestion`, what to do instead.
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
-                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view suggestion = {});
+                ClassNameSource class_name_source = ClassNameSource::checkpoint,
+                std::string_view suggestion = {});
 
 /// Several labels of each image, or none.
 using LabelLists = std::vector<std::vector<int64_t>>;
@@ -330,9 +331,9 @@ Metrics real_label_metrics(const LabelLists& labels, const std::vector<std::stri
                            const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
-/// `evaluate.proceed` ends it early, evaluation.is_complete is false and the rest invalid. Throws
-/// Error (usage) where the data does not have the split, with those that it has, or does not fit
-/// the checkpoint.
+/// `evaluate.on_progress` ends it early, evaluation.is_complete is false and the rest invalid.
+/// Throws Error (usage) where the data does not have the split, with those that it has, or does not
+/// fit the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second" (null of few

@@ -21,9 +21,9 @@ struct LayerLoads {
   int64_t block = 0;
   std::vector<int64_t> kept;  ///< Ids of the experts.
   std::vector<double> load;   ///< Fraction of the layer's rows of each.
-  std::vector<double>
-      dropped;  ///< Of the tokens that selected each, the fraction that was dropped; empty where
-                ///< there is no capacity, or experts are merged.
+  /// Fraction dropped of the tokens that selected each expert; empty where there is no capacity, or
+  /// experts are merged.
+  std::vector<double> dropped;
 };
 
 /// Counts the rows of a network's experts in forward passes of training. Observes all MoE layers;
@@ -64,10 +64,11 @@ Json to_json(const std::vector<LayerLoads>& layers);
 Json routing_line(const Evaluation& evaluation, const Model& model);
 
 /// Finds experts whose load stays below a fraction of a uniform one.
-class StarvedExperts {
+class StarvedExpertDetector {
  public:
-  /// With 0 steps it finds none.
-  StarvedExperts(double share, int64_t steps) : share_(share), steps_(steps) {}
+  /// `share` is the fraction of a uniform load, `steps` the number of steps; with 0 steps no expert
+  /// counts as starved.
+  StarvedExpertDetector(double share, int64_t steps) : share_(share), steps_(steps) {}
 
   /// Adds mean loads over so many steps. Returns a message for each expert that has now been below
   /// the share for the number of steps; another one follows only after it was above.

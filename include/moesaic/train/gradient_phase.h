@@ -277,7 +277,7 @@ class Optimizer {
   /// they are. Call it before anything else.
   void shard_state(std::shared_ptr<const ProcessMesh> processes, const NameTest& is_replicated);
 
-  /// Numbers of float32.
+  /// Numbers of float32 elements.
   struct StateShard {
     int64_t state = 0, updated = 0;
   };
@@ -383,7 +383,8 @@ double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update
 /// over the replicas, divided by their number.
 class DistributedGradients {
  public:
-  /// Of the model's parameters that require gradients now.
+  /// Reduces the gradients of the model's parameters that require gradients at the time of the
+  /// call.
   DistributedGradients(const Model& model, std::shared_ptr<const ProcessMesh> processes);
 
   /// Runs the last backward pass of a step, which reduces the gradients. Throws PeerFailure where

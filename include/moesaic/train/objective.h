@@ -74,14 +74,14 @@ struct Targets {
 struct ClassificationLoss {
   std::string description;  ///< Description for lists of objectives.
   /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.
-  at::Tensor (*of_rows)(const at::Tensor& logits_RC, const Targets& targets);
+  at::Tensor (*row_losses)(const at::Tensor& logits_RC, const Targets& targets);
   /// Returns log p of each class, along the last dimension.
   at::Tensor (*log_probabilities)(const at::Tensor& logits);
   /// Returns the loss of each image, [B], where p is the mean over the members of an ensemble, for
   /// logits_BMC and targets_BC.
-  at::Tensor (*of_mean)(const at::Tensor& logits_BMC, const at::Tensor& targets_BC);
+  at::Tensor (*ensemble_losses)(const at::Tensor& logits_BMC, const at::Tensor& targets_BC);
   /// Whether the loss takes one row of logits per image and member of an ensemble.
-  bool of_ensemble = false;
+  bool is_ensemble_loss = false;
   /// Name of the same loss for an ensemble, or for a single network where this one is of ensembles.
   std::string counterpart;
 };

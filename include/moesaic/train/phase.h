@@ -87,12 +87,12 @@ struct PhasePlan {
   PhaseConfig config;
   std::string precision = "float32";      ///< Precision of the run.
   bool activation_checkpointing = false;  ///< Activation checkpointing of the run.
-  int64_t outputs = 0;               ///< Outputs of the network: classes, or real-valued targets.
+  int64_t num_outputs = 0;           ///< Outputs of the network: classes, or real-valued targets.
   std::vector<std::string> classes;  ///< Names of the outputs, in a run that begins with the plan.
   int64_t num_images = 0;            ///< Number of images in the training split.
   int64_t batch_size = 0;            ///< Images per step.
-  int64_t steps_per_epoch = 1;       ///< Without a last batch that is left out.
-  int64_t steps = 0;
+  int64_t steps_per_epoch = 1;       ///< Number of steps per epoch, without a dropped last batch.
+  int64_t steps = 0;                 ///< Number of steps of the phase.
   int64_t num_trained_parameters = 0;  ///< Number of values that the phase trains, after its entry.
   /// Number of values of the teacher, see train/distill.h; 0: there is none.
   int64_t num_teacher_parameters = 0;
@@ -103,7 +103,7 @@ struct PhaseContext {
   std::shared_ptr<Model> model;
   std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
   uint64_t seed = 0;                    ///< Result of phase_seed().
-  uint64_t run_seed = 0;                ///< For what the phases of a run share, such as samples.
+  uint64_t run_seed = 0;                ///< Seed of what a run's phases share, such as samples.
   int64_t num_loader_threads = 0;
   /// Whether StepReport::deferred_metrics may be used. By default it is on every device but the
   /// CPU, where reading waits for nothing.
@@ -187,17 +187,17 @@ class OnlinePhase : public Phase {
   bool reached_end_ = false;
 
  private:
-  std::string
-      end_key_;  ///< Name of `reached_end_` in the state; empty: nothing ends the phase before.
+  /// Name of `reached_end_` in the state; empty: only the number of steps ends the phase.
+  std::string end_key_;
 };
 
-/// Completes a plan: so many samples a step of data of so many samples.
+/// Completes a plan with `batch` samples per step, and epochs of `samples` samples.
 void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
 
 /// Throws Error (usage), with the reason, where 'trainable' and 'frozen' would keep a parameter
 /// from being trained.
-void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
-                      const std::string& reason);
+void check_all_trained(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                       const std::string& reason);
 
 /// Returns the only MoE layer of a network if its experts are of the class, or nothing.
 template <class Experts>

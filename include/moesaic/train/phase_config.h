@@ -133,12 +133,12 @@ class SettingLocations {
   const PhaseConfig& phase() const { return phase_; }
 
   /// Returns the location of the first of these settings that the phase has, see location_of().
-  std::string of(const std::vector<std::string>& settings) const {
+  std::string find(const std::vector<std::string>& settings) const {
     return location_of(phase_.source, settings);
   }
   /// Returns the location of a setting of the model or, without it, of the setting `otherwise` of
   /// the phase. A setting from the command line takes precedence.
-  std::string of_model(const std::string& setting, const std::string& otherwise) const;
+  std::string find_in_model(const std::string& setting, const std::string& otherwise) const;
 
   /// Returns whether a setting of the model is not written, so that it has its default.
   bool is_default(const std::string& setting) const;

@@ -25,10 +25,10 @@ struct RunConfig {
   bool activation_checkpointing = false;
   bool deterministic = false;
   int64_t num_loader_threads = 1;
-  Interval log_every = Interval::of_steps(50);
-  Interval checkpoint_every = Interval::of_steps(500);
+  Interval log_every = Interval::from_steps(50);
+  Interval checkpoint_every = Interval::from_steps(500);
   int64_t num_checkpoints = 2;
-  Interval evaluate_every = Interval::of_epochs(1);
+  Interval evaluate_every = Interval::from_epochs(1);
   int64_t evaluate_batch_size = 256;
   std::string best_metric;
   double starved_expert_share = 0.05;

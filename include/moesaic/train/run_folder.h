@@ -43,7 +43,7 @@ void describe(auto& f, DataRecord& c) {
 
 /// The document data.json in a run's folder.
 struct RunData {
-  std::map<std::string, DataRecord> splits;  ///< By "DATA SPLIT".
+  std::map<std::string, DataRecord> splits;  ///< Records by "DATA SPLIT".
 
   /// Returns the record of a split, or null without one.
   const DataRecord* find(const std::string& data, const std::string& split) const;
@@ -64,7 +64,7 @@ std::string difference_of(const DataRecord& before, const DataRecord& now);
 
 /// Returns name and split of all data that the phases use, each once.
 std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
-                                                             const Datasets& datasets);
+                                                             const DatasetCache& datasets);
 
 /// Treats the data of a moved project as those of the run. Where a phase has another path than in
 /// `started`, and `before` has labels to compare, the record is copied to the new path, which
@@ -82,7 +82,7 @@ using DataChanged = std::function<void(const std::string& name, const std::strin
 /// from those of `before`; classes in another order are none. With `warns`, set in one of several
 /// processes, warns of training examples of one class alone, and of files read under two names, in
 /// different splits or classes, with 16 bytes of memory per image.
-RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
+RunData record_data(const RunConfig& config, DatasetCache& datasets, bool warns,
                     const RunData& before = {}, const DataChanged& changed = {});
 
 /// The folder of a run, held by one process at a time:
@@ -110,8 +110,9 @@ class RunFolder {
     return !step_checkpoints(root / "checkpoints").empty();
   }
 
-  /// Returns what is left to do where a run cannot go on, for the end of a message.
-  static std::string other_folder(const fs::path& root);
+  /// Returns the advice, as the end of a message, to use another folder where a run cannot
+  /// continue.
+  static std::string other_folder_hint(const fs::path& root);
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
   /// without `resume`, after a failed start. Throws Error that names the process that holds the
@@ -150,11 +151,11 @@ class RunFolder {
 
 /// Writes the metrics of a run to metrics.jsonl, one JSON object per line, and to TensorBoard. The
 /// lines hold only values that a repeated run reproduces; times go to TensorBoard alone.
-class Recorder {
+class MetricsWriter {
  public:
   /// Opens `folder`/metrics.jsonl, never a link of either kind, and truncates it to its first
   /// `keep_lines` lines: a resumed run writes the rest again.
-  Recorder(const fs::path& folder, int64_t keep_lines);
+  MetricsWriter(const fs::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
   /// "<tag>/<field>", and what the layers in "routing" say of each expert histograms of them,

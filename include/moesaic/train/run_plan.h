@@ -61,15 +61,16 @@ void check_init(const RunConfig& config);
 /// replace.
 void check_initial_weights(const RunConfig& config, Model& shape);
 
-/// What becomes of a pretrained checkpoint that is not there: an error, or a warning in a dry run.
-enum class MissingFiles { refused, planned };
+/// Treatment of a pretrained checkpoint that is not there: an error, or a warning in a dry run.
+enum class MissingFiles { error, warn };
 
 /// Checks phases, network and data against one another and plans each phase. Throws Error (usage)
 /// with the location of the setting at fault, e.g. for classes that differ without a new head,
 /// images of another shape, a pattern that matches no parameter, pruning without its pretrained
 /// network. config.model serves for locations only and should stay as it was written.
-std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
-                                   MissingFiles missing = MissingFiles::refused);
+std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,
+                                   DatasetCache& datasets,
+                                   MissingFiles missing = MissingFiles::error);
 
 /// Returns the network and the phases as a table of text, for --dry-run.
 std::string describe_run(const RunConfig& config, const Model& model,
@@ -95,7 +96,7 @@ struct TrainingMemory {
   /// What else a step holds at once at most, in float32: what backward needs and what it makes, or
   /// what an evaluation's forward pass holds, where that is more. Unset means unknown.
   std::optional<double> activations = 0.0;
-  double buffers = 0.0;  ///< Of several processes: routing of others' tokens, rows under way.
+  double buffers = 0.0;  ///< Routing of other processes' tokens, and rows in transit.
 
   /// Returns the sum of what is known.
   double sum() const {
@@ -137,9 +138,9 @@ Registry<Gpu>& gpus();
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
   std::string name;
-  Traffic traffic = Traffic::other;  ///< Of parameters, each process sends one broadcast.
+  Traffic traffic = Traffic::other;  ///< Purpose; of parameters, each process sends one broadcast.
   int64_t group = 1, stride = 1;     ///< Processes that take part, and the distance of their ranks.
-  double calls = 0.0, bytes = 0.0;   ///< Of a step; bytes are those that a process sends.
+  double calls = 0.0, bytes = 0.0;   ///< Calls in a step, and bytes that a process sends in them.
   double seconds = 0.0;              ///< Time of all calls, see plan_scaling().
 };
 
@@ -150,7 +151,8 @@ struct ClusterModel {
   int64_t gpus_per_node = 8;  ///< GPUs of a node.
   /// Fractions that a whole step reaches of the peaks in bfloat16 and TF32, and in float32.
   double tensor_fraction = 0.45, float32_fraction = 0.7;
-  double memory_fraction = 0.8, link_fraction = 0.8;  ///< Of the rates of memory and links.
+  double memory_fraction = 0.8,
+         link_fraction = 0.8;  ///< Fractions of the rates of memory and links.
   /// Seconds until a collective begins, and of a hop within a node and between nodes.
   double call_latency = 10e-6, node_latency = 1e-6, network_latency = 5e-6;
   /// Times that routing reads or writes its logits [T, E] in a forward and a backward pass.
@@ -160,7 +162,8 @@ struct ClusterModel {
 /// A step of a phase as one of the processes sees it.
 struct ScalingPlan {
   int64_t num_images = 0;  ///< Images of a process in a step.
-  /// Of a process, with all experts' rows and without batches and the communication library's own.
+  /// Memory of a process, with the rows of all experts and without batches and the communication
+  /// library's own memory.
   TrainingMemory memory;
   /// Collectives of one step of the optimizer, for all parts of its batch, without those that send
   /// nothing.
@@ -171,7 +174,7 @@ struct ScalingPlan {
   double products = 0.0, routing = 0.0, update = 0.0, waiting = 0.0;
   /// Time of the same step without communication and without the tokens of others, over step().
   double efficiency = 1.0;
-  /// Of all processes; FLOP/s of 3 forward passes over the GPU's peak.
+  /// Images per second of all processes; FLOP/s of 3 forward passes over the GPU's peak.
   double images_per_second = 0.0, peak_fraction = 0.0;
 
   /// Returns the time of the step in seconds.

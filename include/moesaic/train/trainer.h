@@ -59,7 +59,7 @@ struct TrainState {
   int64_t step = 0;
   std::string phase;  ///< Name of the phase; "" before its entry.
   int64_t phase_index = 0, phase_step = 0;
-  bool phase_complete = false;
+  bool is_phase_complete = false;
   Value phase_state;  ///< PhaseState::values of the phase.
   std::vector<std::string> evaluations_due;
   std::optional<double> best_value;
@@ -83,7 +83,8 @@ void describe(auto& f, TrainState& c) {
   f("phase", c.phase, "name of the current phase", required);
   f("phase_index", c.phase_index, "index of the current phase, from 0", required, at_least(0));
   f("phase_step", c.phase_step, "number of steps made in the phase", required, at_least(0));
-  f("phase_complete", c.phase_complete, "end of the phase reached, so that the next one follows");
+  f("phase_complete", c.is_phase_complete,
+    "end of the phase reached, so that the next one follows");
   f("phase_state", c.phase_state, "state of the phase needed to resume it");
   f("evaluations_due", c.evaluations_due,
     "splits on which the network after the last step is still to be evaluated");
@@ -103,7 +104,7 @@ struct TrainerOptions {
   bool resume = false;               ///< Resumes from the folder's newest complete checkpoint.
   std::string device = "cpu";        ///< "cpu" or "cuda".
   const StopSignal* stop = nullptr;  ///< Polled after each step and in evaluations.
-  bool progress = true;              ///< Draws a progress bar on standard error.
+  bool show_progress = true;         ///< Draws a progress bar on standard error.
   DatasetOpener open = {};
   /// Processes that make the run together; process 0 writes its folder. Null: this one is alone.
   std::shared_ptr<const ProcessMesh> processes = {};
@@ -117,11 +118,11 @@ struct TrainerOptions {
 /// How a run ended.
 struct TrainResult {
   int signal = 0;                        ///< Signal that stopped the run; 0 means none.
-  bool complete = true;                  ///< False where a signal or `on_step` ended the run.
+  bool is_complete = true;               ///< False where a signal or `on_step` ended the run.
   int64_t steps = 0;                     ///< Steps since the start of the run.
   fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
-  fs::path best;                         ///< Of a last phase that ended; "" without one.
+  fs::path best;                         ///< Best checkpoint of a completed last phase; "" without.
   std::string best_value;                ///< Metric and time of `best`, for messages.
 };
 
@@ -234,26 +235,26 @@ class Trainer {
 
   RunConfig config_;
   TrainerOptions options_;
-  Datasets datasets_;
+  DatasetCache datasets_;
   std::shared_ptr<Model> model_;
   std::vector<PhasePlan> plan_;
   std::optional<RunFolder> folder_;
   RunData data_;                              ///< Of a run that has a folder.
   std::map<std::string, std::string> moved_;  ///< Where data were when the run began, by name.
   std::set<std::string> changed_;  ///< Data whose training split is not that of the run's start.
-  std::optional<Recorder> recorder_;
+  std::optional<MetricsWriter> recorder_;
   std::optional<Progress> progress_;
   Throughput throughput_;
   TrainState state_;
-  std::optional<StepResult>
-      pending_metrics_;  ///< Read while the next step runs: a device never waits.
+  /// Last step, whose metrics are read while the next step runs, so that a device never waits.
+  std::optional<StepResult> pending_metrics_;
   TensorMap resumed_tensors_;
-  std::map<std::string, PhaseSnapshot>
-      phase_snapshots_;               ///< Of a run in memory, those that are needed.
+  /// Snapshots that later phases of a run in memory need, by phase.
+  std::map<std::string, PhaseSnapshot> phase_snapshots_;
   std::optional<InputSpec> input_;    ///< Resolved when the phase begins.
   std::vector<std::string> classes_;  ///< Names of the network's outputs; empty: unknown.
   bool warned_of_best_ = false;
-  StarvedExperts starved_{config_.starved_expert_share, config_.starved_expert_steps};
+  StarvedExpertDetector starved_{config_.starved_expert_share, config_.starved_expert_steps};
   TrainResult result_;
   PendingSave pending_save_;
   AsyncSave saves_;  ///< Writes to folder_, so it ends before that.

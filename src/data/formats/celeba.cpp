@@ -13,7 +13,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <span>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/format.h"
 

@@ -15,10 +15,10 @@ namespace cifar {
 void describe(auto& f, Layout& c) {
   f("num_label_bytes", c.num_label_bytes, "number of label bytes before the pixels", between(1, 2),
     renamed_from("label_bytes"));
-  f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
+  f("label_at", c.label_offset, "index of the label among these bytes, from 0", between(0, 1));
 }
 static ConfigProblem config_problem(const Layout& c) {
-  if (c.label_at < c.num_label_bytes) return {};
+  if (c.label_offset < c.num_label_bytes) return {};
   return {"label_at must be below num_label_bytes", {"label_at", "num_label_bytes"}};
 }
 
@@ -91,7 +91,7 @@ std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo i
   for (const std::string& role : roles) {
     paths[role] = checked_file(spec, folder, role);
     bytes += std::min<uint64_t>(static_cast<uint64_t>(spec.files.at(role).size),
-                                UnpackedReader(paths[role]).max_unpacked());
+                                UnpackedReader(paths[role]).max_unpacked_size());
   }
   records.pixels.reserve(bytes);  // Once, since growing holds it twice.
   for (const std::string& role : roles) {

@@ -117,9 +117,9 @@ ConfigProblem check_embeddings(const DatasetSpec& spec) {
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
                                                const fs::path& folder) {
   const EmbeddingsConfig& config = config_of(spec);
-  const fs::path path = folder / config.of(info.split);
+  const fs::path path = folder / config.file_of(info.split);
   if (config.file.empty()) {
-    const fs::path other = folder / config.of(info.split == "train" ? "test" : "train");
+    const fs::path other = folder / config.file_of(info.split == "train" ? "test" : "train");
     if (fs::exists(other)) check_same_names(path, other);
   }
   const EmbeddingsFile file(path);
@@ -136,7 +136,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
   if (!config.file.empty()) {
     const at::Tensor rows =
         rows_of_split({config, "embeddings.split", "text"}, info.split, count, path);
-    for_tensors(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
+    for_each_tensor(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
   }
   const int64_t classes = std::ssize(info.classes), expected = settings_of(spec).num_classes;
   if (expected > 0 && classes != expected) {
@@ -154,17 +154,18 @@ void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {.settings = NamedSettings("embeddings", EmbeddingsSettings{}),
-          .description = "vectors with labels in a safetensors file, such as embedded texts",
-          .has_images = false,
-          .check = check_embeddings,
-          .open = open_embeddings,
-          .required_paths =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{{config_of(spec).of(split), /*is_folder=*/false}};
-              },
-          .fill_info = fill_embeddings_info,
-          .verify =
+  return {
+      .settings = NamedSettings("embeddings", EmbeddingsSettings{}),
+      .description = "vectors with labels in a safetensors file, such as embedded texts",
+      .has_images = false,
+      .check = check_embeddings,
+      .open = open_embeddings,
+      .required_paths =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<RequiredPath>{{config_of(spec).file_of(split), /*is_folder=*/false}};
+          },
+      .fill_info = fill_embeddings_info,
+      .verify =
               [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
                 return verify_split_file(spec, config_of(spec), split, folder);
               }};

@@ -12,7 +12,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 
@@ -302,7 +302,7 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
 
 /// Refuses what is not a class: a run's figures would be its images.
 void check_is_class(const DatasetSpec& spec, const fs::path& folder, const ImageListing& listing) {
-  const std::string kind = written_kind(listing);
+  const std::string kind = output_folder_kind(listing);
   if (kind.empty()) return;
   throw Error(
       spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
@@ -343,7 +343,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   const auto train = all.splits.find("train");
   info.classes = classes_in(spec, train == all.splits.end() ? split : train->second);
   info.channels = static_cast<int64_t>(info.mean.size());
-  info.has_any_channels = settings_of(spec).undescribed;
+  info.has_flexible_channels = settings_of(spec).undescribed;
   check_known(split.listing.folders, info.classes, part);
   if (train != all.splits.end()) {  // Folders that this split lacks are classes all the same.
     const SplitListing& other = train->second;
@@ -469,7 +469,7 @@ DatasetFormat image_folder_format() {
           .description =
               "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
           .has_exif = true,
-          .sorted_by_class = true,
+          .is_sorted_by_class = true,
           .check = check_image_folder,
           .complete = complete_image_folder,
           .open = open_image_folder,

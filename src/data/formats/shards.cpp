@@ -212,7 +212,7 @@ fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs:
 void read_shards_file(DatasetSpec& spec) {
   ShardsSettings& settings = spec.format.as<ShardsSettings>();
   const fs::path path = list_beside(spec, settings.shards_file, fetch_folder(spec));
-  with_stored_errors([&] {
+  with_errors_as_failures([&] {
     const Value splits = read_stored(path, kMaxListBytes).at("splits");
     for (const char* split : {"train", "validation", "test"}) {
       const auto named = settings.splits.find(split);
@@ -279,7 +279,7 @@ void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, const FetchO
   const ShardFile& file = shard.described;
   fetch_shared(spec, {.path = shard.path,
                       .size = file.size,
-                      .label = options.progress ? file.name : "",
+                      .label = options.show_progress ? file.name : "",
                       .problem_of = [&](const fs::path& path) { return shard_problem(path, file); },
                       .pause = options.pause});
 }
@@ -332,12 +332,12 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
   info.classes = class_names(spec, folder);
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
-  info.has_any_channels = settings.undescribed;
+  info.has_flexible_channels = settings.undescribed;
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) {
         if (shard.removable) make_room_in_cache(spec, shard.described.size);
-        fetch_shard(spec, shard, {.progress = false});
+        fetch_shard(spec, shard, {.show_progress = false});
       },
       sleep_for, settings.labels);
 }
@@ -405,7 +405,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     images = verify_images(*images_of(spec, info_from_spec(spec, split), folder, std::move(sound)));
   }
   for (FileVerification& image : images) {
-    if (differs) image.doubt = "its shards differ from their description";
+    if (differs) image.unverified = "its shards differ from their description";
     results.push_back(std::move(image));
   }
   return results;

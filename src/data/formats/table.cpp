@@ -237,7 +237,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
                         .targets_NK = table.y_NK};
   if (!config.file.empty()) {
     const at::Tensor own = rows_of_split({config, "table.split", "row"}, info.split, count, path);
-    for_tensors(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
+    for_each_tensor(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
   }
   info.targets = std::move(table.targets);
   return make_input_dataset(std::move(info), std::move(rows));
@@ -251,17 +251,18 @@ void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
 }  // namespace
 
 DatasetFormat table_format() {
-  return {.settings = NamedSettings("table", TableSettings{}),
-          .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
-          .has_images = false,
-          .check = check_table,
-          .open = open_table,
-          .required_paths =
-              [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{{table_of(spec).of(split), /*is_folder=*/false}};
-              },
-          .fill_info = outline_table,
-          .verify =
+  return {
+      .settings = NamedSettings("table", TableSettings{}),
+      .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
+      .has_images = false,
+      .check = check_table,
+      .open = open_table,
+      .required_paths =
+          [](const DatasetSpec& spec, const std::string& split) {
+            return std::vector<RequiredPath>{{table_of(spec).file_of(split), /*is_folder=*/false}};
+          },
+      .fill_info = outline_table,
+      .verify =
               [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
                 return verify_split_file(spec, table_of(spec), split, folder);
               }};

@@ -142,7 +142,7 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
   spec.preprocess.size = config.image_size;
   spec.rescale_factor = 1.0 / 255.0;
   spec.channel_order = channel_order(config.channels);
-  with_stored_errors([&] {
+  with_errors_as_failures([&] {
     if (!beside.images.is_null()) {
       read_hugging_face(beside.images, spec, notes);
     } else if (!beside.pretrained("mean").is_null()) {
@@ -157,7 +157,7 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
         "no file tells mean and std of the channels: those of the data are used; for predict, add "
         "image_mean and image_std to preprocessor_config.json and import again");
   }
-  spec.own_values = !spec.mean.empty();
+  spec.has_own_values = !spec.mean.empty();
   const std::set<std::string> different(spec.classes.begin(), spec.classes.end());
   if (different.size() < spec.classes.size()) {
     spec.classes.clear();

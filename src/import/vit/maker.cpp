@@ -111,7 +111,7 @@ at::Tensor Maker::make(const std::string& name) const {
       network_.embedded_prefix > 0 && !network_.config.encoder.position_emb.class_token;
   const int64_t tokens = network_.config.has_class_token() ? 1 : 0;
   if (folded && name == "cls") return values + prefix_row(0, 1);
-  const bool all = network_.embedded_prefix == network_.config.prefix_tokens();
+  const bool all = network_.embedded_prefix == network_.config.num_prefix_tokens();
   if (name == "registers" && all && network_.embedded_prefix > 0) {
     return values + prefix_row(tokens, network_.config.num_registers);
   }
@@ -139,7 +139,7 @@ at::Tensor Maker::positions() const {
                       .permute({0, 2, 3, 1})
                       .reshape({1, -1, width});
   }
-  const int64_t kept = config.embedded_tokens() - config.num_patches();
+  const int64_t kept = config.num_embedded_tokens() - config.num_patches();
   return kept == 0 ? patches_1Pd : at::cat({all_1Td.slice(1, 0, kept), patches_1Pd}, 1);
 }
 

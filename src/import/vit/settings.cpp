@@ -9,9 +9,9 @@
 #include <set>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
@@ -58,7 +58,7 @@ std::string text_of(const Value& value) {
 Value read_object(const fs::path& file) {
   if (!path_exists(file)) return {};
   Value value = read_stored(file, kMaxListBytes);
-  with_stored_errors([&] { value.members(file.filename().string()); });
+  with_errors_as_failures([&] { value.members(file.filename().string()); });
   return value;
 }
 
@@ -76,7 +76,7 @@ Value found_in(const Value& model, std::initializer_list<const char*> objects,
 
 std::optional<Size2d> sides_of(const Value& value) {
   if (value.is_null()) return std::nullopt;
-  return with_stored_errors([&] {
+  return with_errors_as_failures([&] {
     if (value.kind() != Value::Kind::array) return Size2d(value.as_int("the size of images"));
     const Value::Array& sides = value.items();  // timm's have the channels first.
     if (sides.size() < 2) fail("{}: two sides of an image expected", value.where());
@@ -132,7 +132,7 @@ class SettingsReader {
     }
     const Value* const arguments = beside_.model.find("model_args");
     if (arguments != nullptr && !arguments->is_null())
-      with_stored_errors([&] { check(*arguments); });
+      with_errors_as_failures([&] { check(*arguments); });
     if (architecture.find("_rpn_") != std::string::npos) {
       fail(
           "{}: {} normalises after attention and MLPs, which no network here does; choose an "
@@ -180,7 +180,7 @@ class SettingsReader {
     const Value& given = of_hugging_face.is_null() ? of_timm : of_hugging_face;
     int64_t& heads = config_.encoder.num_heads;
     if (!given.is_null()) {
-      heads = with_stored_errors([&] { return given.as_int("the number of heads"); });
+      heads = with_errors_as_failures([&] { return given.as_int("the number of heads"); });
       if (options_.num_heads && *options_.num_heads != heads) {
         fail_usage("{}: --num-heads is {}, the network's own number is {}; leave it out",
                    given.where(), *options_.num_heads, heads);
@@ -232,7 +232,7 @@ class SettingsReader {
     const Value epsilon = beside_.setting("layer_norm_eps");
     if (!epsilon.is_null()) {
       config_.encoder.layer_norm_eps =
-          with_stored_errors([&] { return epsilon.as_double("layer_norm_eps"); });
+          with_errors_as_failures([&] { return epsilon.as_double("layer_norm_eps"); });
     } else if (tensors_.any_source_has("layernorm_before")) {
       config_.encoder.layer_norm_eps = 1e-12;  // The default of Hugging Face's ViT and DeiT.
     }
@@ -258,13 +258,13 @@ class SettingsReader {
     const int64_t width = config_.hidden_size;
     config_.classifier = choose_pooling();
     config_.norm_after_pooling =
-        config_.classifier == kOfMean && tensors_.any_source_has("fc_norm.");
+        config_.classifier == kPoolMean && tensors_.any_source_has("fc_norm.");
     config_.num_classes = 0;
     if (has("head.weight")) {
       const std::vector<int64_t> head = need("head.weight", 2);
       config_.num_classes = head[0];
-      if (distilled) config_.classifier = kOfTokens;
-      if (of_hugging_face && head[1] == 2 * width) config_.classifier = kOfTokenAndMean;
+      if (distilled) config_.classifier = kPoolTokens;
+      if (of_hugging_face && head[1] == 2 * width) config_.classifier = kPoolTokenAndMean;
     } else if (tensors_.any_source_has("dist_token")) {
       note(
           "without heads the output is the class token's; timm's is the mean with the "
@@ -282,7 +282,7 @@ class SettingsReader {
         fail("{}: the pooler's activation {} is not 'tanh'", tensors_.from, printable(act));
       }
     }
-    if (config_.class_token == config_.classifier.starts_with(kOfToken)) {
+    if (config_.class_token == config_.classifier.starts_with(kPoolToken)) {
       config_.class_token = std::nullopt;  // As the classifier says.
     }
   }
@@ -294,11 +294,11 @@ class SettingsReader {
            tensors_.source("norm.weight"));
     }
     const std::string pooling = text_of(beside_.setting("global_pool"));
-    if (map && (pooling.empty() || pooling == "map")) return kOfMap;
-    if (!has("cls") && pooling.empty()) return kOfMean;
+    if (map && (pooling.empty() || pooling == "map")) return kPoolMap;
+    if (!has("cls") && pooling.empty()) return kPoolMean;
     if (pooling == "avg" || (pooling.empty() && tensors_.any_source_has("fc_norm.")))
-      return kOfMean;
-    if (has("cls") && (pooling.empty() || pooling == "token")) return kOfToken;
+      return kPoolMean;
+    if (has("cls") && (pooling.empty() || pooling == "token")) return kPoolToken;
     fail("{}: global_pool must be 'token', 'avg' or 'map', found {}", tensors_.from,
          printable(pooling));
   }
@@ -333,7 +333,7 @@ class SettingsReader {
     }
     config_.image_size = options_.image_size.value_or(stored);
     const bool keeps = network_.embedded_prefix == 1 && config_.num_registers == 0;
-    if (config_.prefix_tokens() > 0) config_.encoder.position_emb.class_token = keeps;
+    if (config_.num_prefix_tokens() > 0) config_.encoder.position_emb.class_token = keeps;
     check_image_size();
     if (config_.grid() != network_.stored_grid) {
       note(fmt::format("position embedding resized from {} x {} to {} x {} patches (bicubic)",
@@ -346,7 +346,7 @@ class SettingsReader {
   void find_grid(int64_t rows, const std::optional<Size2d>& trained_size) {
     std::vector<int64_t> prefixes = {0};
     if (config_.has_class_token()) prefixes.push_back(1);
-    if (config_.num_registers > 0) prefixes.push_back(config_.prefix_tokens());
+    if (config_.num_registers > 0) prefixes.push_back(config_.num_prefix_tokens());
     const auto is_grid = [&](const Size2d& grid) {
       for (const int64_t prefix : prefixes) {
         if (rows - prefix < 1 || grid.height * grid.width != rows - prefix) continue;
@@ -371,8 +371,8 @@ class SettingsReader {
         "{}: the {} rows of '{}' are no square grid of patches{}; give --image-size HxW as "
         "the network was trained with",
         tensors_.from, rows, tensors_.source("position_embedding"),
-        config_.prefix_tokens() > 0
-            ? fmt::format(" beside {}", count_text(config_.prefix_tokens(), "token"))
+        config_.num_prefix_tokens() > 0
+            ? fmt::format(" beside {}", count_text(config_.num_prefix_tokens(), "token"))
             : "");
   }
 

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
@@ -38,7 +38,7 @@ class VMoETable {
     add("embedding.weight", {{"embedding/kernel", kernel, kernel, {3, 2, 0, 1}}});
     same("embedding.bias", "embedding/bias", {d_});
     if (config.has_class_token()) same("cls", "cls", {1, 1, d_});
-    if (config.learns_positions()) {
+    if (config.has_learned_positions()) {
       same("position_embedding", "Encoder/posembed_input/pos_embedding",
            {1, config.num_tokens(), d_});
     }
@@ -47,7 +47,7 @@ class VMoETable {
     if (config.has_map_head()) {
       same("map_head.probe", "MapHead/probe", {1, 1, d_});
       attention("map_head.attention", "MapHead/MultiHeadDotProductAttention",
-                config.map_head_normalizes());
+                config.has_map_head_qk_norm());
       layer_norm("map_head.norm", "MapHead/LayerNorm");
       mlp("map_head.mlp", "MapHead/Mlp");
     }
@@ -167,8 +167,9 @@ std::string vmoe_lacks(const VMoEConfig& config) {
   if (!config.stem.empty()) return "stem";
   if (config.num_registers > 0) return "num_registers";
   if (config.norm_after_pooling) return "norm_after_pooling";
-  if (config.classifier == kOfTokenAndMean || config.classifier == kOfTokens) return "classifier";
-  if (config.has_class_token() != (config.classifier == kOfToken)) return "class_token";
+  if (config.classifier == kPoolTokenAndMean || config.classifier == kPoolTokens)
+    return "classifier";
+  if (config.has_class_token() != (config.classifier == kPoolToken)) return "class_token";
   if (config.has_class_token() && !encoder.position_emb.class_token) {
     return "encoder.position_emb.class_token";
   }

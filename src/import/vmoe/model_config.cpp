@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 

@@ -114,7 +114,7 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
     export_formats().add(
         "vmoe",
         {.description = "checkpoint of google-research/vmoe",
-         .out = "prefix of new files",
+         .out_help = "prefix of new files",
          .max_shards = vmoe_checkpoint::kMaxShards,
          .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
          .write =

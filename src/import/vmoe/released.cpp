@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/fetch_file.h"
 #include "moesaic/import/vmoe/import.h"
@@ -74,7 +74,7 @@ void fetch_released(ImportVMoEOptions& options) {
     return fetch(list.root().at("url").as_string(), options.prefix);
   }
   const auto is_index = [](const fs::path& path) { return path.extension() == ".index"; };
-  if (!nearest_sibling(name + ".index", Sibling::path, is_index).empty()) return;
+  if (!nearest_sibling(name + ".index", PathForm::path, is_index).empty()) return;
   fail_usage("{}.index: no such file, and no released checkpoint has this name; {}", name,
              did_you_mean(name, names));
 }

@@ -10,8 +10,8 @@
 #include <array>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/pattern.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
@@ -104,7 +104,7 @@ VMoERules rules_from_value(const Value& value) {
     if (!parts[1].is_null()) rule.replacement = parts[1].as_string("a rule's replacement");
     const std::string problem = Pattern::problem(rule.pattern);
     if (!problem.empty()) fail_usage("{}: {}", parts[0].where(), problem);
-    substitute_groups(rule.replacement, Matched(Pattern(rule.pattern).num_groups() + 1),
+    substitute_groups(rule.replacement, MatchGroups(Pattern(rule.pattern).num_groups() + 1),
                       parts[1].where());
     if (parts.size() > 2) rule.transform = transform_from_value(parts[2]);
     if (tile) {

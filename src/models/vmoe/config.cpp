@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic {
 namespace {
@@ -148,11 +148,11 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
 /// Checks the class token and the registers against the classifier and the positions.
 ConfigProblem token_problem(const VMoEConfig& config) {
   const std::string position = "encoder.position_emb.class_token";
-  if (config.classifier.starts_with(kOfToken) && !config.has_class_token()) {
+  if (config.classifier.starts_with(kPoolToken) && !config.has_class_token()) {
     return {fmt::format("classifier '{}' needs a class_token; choose 'gap'", config.classifier),
             {"class_token", "classifier"}};
   }
-  if (config.num_registers > 0 && config.has_class_token() && config.learns_positions() &&
+  if (config.num_registers > 0 && config.has_class_token() && config.has_learned_positions() &&
       config.encoder.position_emb.class_token) {
     return {fmt::format("num_registers needs {} false: registers have no position", position),
             {"num_registers", position}};

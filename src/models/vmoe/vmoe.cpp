@@ -125,7 +125,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
   at::Generator generator = nn::make_generator(seed);
   const int64_t width = config_.hidden_size;
-  const Size2d patch = config_.embedding_patch();
+  const Size2d patch = config_.embedding_patch_size();
   int64_t inputs = config_.channels;
 
   if (!config_.stem.empty()) {
@@ -144,12 +144,12 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
     registers = register_parameter(
         "registers", torch::empty({1, config_.num_registers, width}).normal_(0.0, 0.02, generator));
   }
-  if (config_.learns_positions()) {
+  if (config_.has_learned_positions()) {
     position_embedding = register_parameter(
         "position_embedding",
-        torch::empty({1, config_.embedded_tokens(), width}).normal_(0.0, 0.02, generator));
+        torch::empty({1, config_.num_embedded_tokens(), width}).normal_(0.0, 0.02, generator));
   } else if (config_.encoder.position_emb.name == kSinCos2d) {
-    position_waves_ = sincos2d(config_);
+    sincos_position_embedding_ = sincos2d(config_);
   }
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
@@ -158,7 +158,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   norm = register_module("norm", nn::make_layer_norm(width, config_.encoder.layer_norm_eps));
   if (config_.has_map_head()) {
     nn::AttentionOptions options = attention_options(config_);
-    options.qk_norm = config_.map_head_normalizes();
+    options.qk_norm = config_.has_map_head_qk_norm();
     map_head = register_module("map_head", nn::MapHead(options, mlp_options(config_, 0.0),
                                                        generator, config_.encoder.layer_norm_eps));
   }
@@ -185,19 +185,20 @@ void VMoE::to(torch::Device device, bool non_blocking) {
 }
 
 void VMoE::move_positions(torch::Device device, bool non_blocking) {
-  if (position_waves_.defined()) position_waves_ = position_waves_.to(device, non_blocking);
+  if (sincos_position_embedding_.defined())
+    sincos_position_embedding_ = sincos_position_embedding_.to(device, non_blocking);
 }
 
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   const at::Tensor maps = stem.is_empty() ? images_BCHW : stem->forward(images_BCHW);
   // A convolution whose patches do not overlap. Its gradient in bfloat16 would take a fifth of a
   // step on a CPU, and its result would lie channel by channel.
-  at::Tensor x_BTd = at::linear(nn::patches_of(maps, config_.embedding_patch()),
+  at::Tensor x_BTd = at::linear(nn::patches_of(maps, config_.embedding_patch_size()),
                                 embedding->weight.flatten(1), embedding->bias);
   const auto before = [&](const at::Tensor& tokens, const at::Tensor& x) {
     return tokens.defined() ? torch::cat({tokens.expand({x.size(0), -1, -1}), x}, 1) : x;
   };
-  if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
+  if (sincos_position_embedding_.defined()) x_BTd = x_BTd + sincos_position_embedding_;
   const bool early = embeds_class_token();
   if (early) x_BTd = before(cls, x_BTd);
   if (position_embedding.defined()) x_BTd = x_BTd + position_embedding;
@@ -206,18 +207,18 @@ at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
 }
 
 at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
-  const int64_t prefix = config_.prefix_tokens();
+  const int64_t prefix = config_.num_prefix_tokens();
   const at::Tensor patches_BPd = prefix > 0 ? x_BTd.slice(1, prefix) : x_BTd;
   at::Tensor x_Bd;
   if (!map_head.is_empty()) {
     x_Bd = map_head->forward(patches_BPd);
-  } else if (config_.classifier == kOfMean) {
+  } else if (config_.classifier == kPoolMean) {
     x_Bd = patches_BPd.mean(1);
-  } else if (config_.classifier == kOfTokens) {
+  } else if (config_.classifier == kPoolTokens) {
     x_Bd = x_BTd.slice(1, 0, prefix).flatten(1);
   } else {
     x_Bd = x_BTd.select(1, 0);
-    if (config_.classifier == kOfTokenAndMean) x_Bd = torch::cat({x_Bd, patches_BPd.mean(1)}, 1);
+    if (config_.classifier == kPoolTokenAndMean) x_Bd = torch::cat({x_Bd, patches_BPd.mean(1)}, 1);
   }
   if (config_.norm_after_pooling) x_Bd = norm->forward(x_Bd);
   return pre_logits.is_empty() ? x_Bd : pre_logits->forward(x_Bd).tanh();
@@ -233,7 +234,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && num_members() > 1;
     if (divides) x_BTd = x_BTd.repeat_interleave(num_members(), 0);
-    auto result = activation_checkpointing() ? nn::forward_recomputed(encoder, x_BTd, random)
+    auto result = activation_checkpointing() ? nn::forward_checkpointed(encoder, x_BTd, random)
                                              : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
@@ -385,12 +386,12 @@ def forward(self, x: Tensor) -> Tensor:
 
 /// Returns the expression of what the head gets of tokens x.
 std::string pooled_source(const VMoEConfig& config) {
-  const int64_t prefix = config.prefix_tokens();
+  const int64_t prefix = config.num_prefix_tokens();
   const std::string patches = prefix > 0 ? fmt::format("x[:, {}:]", prefix) : "x";
   if (config.has_map_head()) return fmt::format("self.map_head.forward({})", patches);
-  if (config.classifier == kOfMean) return patches + ".mean([1])";
-  if (config.classifier == kOfTokens) return fmt::format("x[:, :{}].flatten(1)", prefix);
-  if (config.classifier == kOfTokenAndMean) {
+  if (config.classifier == kPoolMean) return patches + ".mean([1])";
+  if (config.classifier == kPoolTokens) return fmt::format("x[:, :{}].flatten(1)", prefix);
+  if (config.classifier == kPoolTokenAndMean) {
     return fmt::format("torch.cat([x[:, 0], {}.mean([1])], 1)", patches);
   }
   return "x[:, 0]";
@@ -400,7 +401,7 @@ std::string forward_source(const VMoE& from) {
   std::string source = script::input_check_source(from.input_shape()) +
                        fmt::format("    x = self.embedding.forward({})\n",
                                    from.stem.is_empty() ? "images" : "self.stem.forward(images)");
-  if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
+  if (from.sincos_position_embedding().defined()) source += "    x = self.positions.forward(x)\n";
   const auto before = [&](const char* tokens) {
     source += fmt::format("    x = torch.cat([self.{}.expand([images.size(0), -1, -1]), x], 1)\n",
                           tokens);
@@ -428,37 +429,38 @@ std::string forward_source(const VMoE& from) {
 
 }  // namespace
 
-std::optional<torch::jit::Module> VMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> VMoE::torchscript(const script::Context& context) const {
   script::Children layers;
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
-    layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
+    layers.emplace_back(std::to_string(block), script::make_encoder_block(context, *encoder));
   }
-  const Size2d patch = config_.embedding_patch();
+  const Size2d patch = config_.embedding_patch_size();
   const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
                                         fmt::arg("patch_width", patch.width));
   script::Children children = {
-      {"embedding", script::make_module(unit, "PatchEmbedding", *embedding, {}, embed)},
-      {"blocks", script::make_module(unit, "Blocks", *blocks, layers, "")},
-      {"norm", script::make_layer_norm(unit, *norm)}};
+      {"embedding", script::make_module(context, "PatchEmbedding", *embedding, {}, embed)},
+      {"blocks", script::make_module(context, "Blocks", *blocks, layers, "")},
+      {"norm", script::make_layer_norm(context, *norm)}};
   if (!stem.is_empty()) {
     const auto convolve = [&](const at::Tensor& x) { return stem.ptr()->forward(x); };
-    children.emplace_back("stem", script::make_traced(unit, *stem.ptr(), convolve, input_shape()));
+    children.emplace_back("stem",
+                          script::make_traced(context, *stem.ptr(), convolve, input_shape()));
   }
-  if (position_waves_.defined()) {
+  if (sincos_position_embedding_.defined()) {
     torch::nn::Module holder("positions");
-    holder.register_buffer("waves", position_waves_);
+    holder.register_buffer("waves", sincos_position_embedding_);
     children.emplace_back("positions",
-                          script::make_module(unit, "PositionWaves", holder, {}, kPositions));
+                          script::make_module(context, "PositionWaves", holder, {}, kPositions));
   }
-  if (!head.is_empty()) children.emplace_back("head", script::make_linear(unit, *head));
+  if (!head.is_empty()) children.emplace_back("head", script::make_linear(context, *head));
   if (!map_head.is_empty()) {
-    children.emplace_back("map_head", script::make_map_head(unit, *map_head.ptr()));
+    children.emplace_back("map_head", script::make_map_head(context, *map_head.ptr()));
   }
   if (!pre_logits.is_empty()) {
-    children.emplace_back("pre_logits", script::make_linear(unit, *pre_logits));
+    children.emplace_back("pre_logits", script::make_linear(context, *pre_logits));
   }
-  return script::make_module(unit, "VMoE", *this, children, forward_source(*this));
+  return script::make_module(context, "VMoE", *this, children, forward_source(*this));
 }
 
 }  // namespace moesaic

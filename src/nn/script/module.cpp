@@ -21,12 +21,12 @@ std::string kind_of(const torch::nn::Module& module) {
 }
 
 /// Makes the tree of a module around its own tensors, without methods.
-Module make_tree(const Unit& unit, const torch::nn::Module& from) {
+Module make_tree(const Context& context, const torch::nn::Module& from) {
   Children children;
   for (const auto& child : from.named_children()) {
-    children.emplace_back(child.key(), make_tree(unit, *child.value()));
+    children.emplace_back(child.key(), make_tree(context, *child.value()));
   }
-  return make_module(unit, kind_of(from), from, children, "", Copy::no);
+  return make_module(context, kind_of(from), from, children, "", Copy::no);
 }
 
 void copy_tensors(Module& module) {
@@ -66,9 +66,9 @@ constexpr char kFromMemberOrder[] =
 
 }  // namespace
 
-Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
+Module make_module(const Context& context, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy) {
-  Module module(c10::QualifiedName("__torch__.moesaic." + kind), unit.classes,
+  Module module(c10::QualifiedName("__torch__.moesaic." + kind), context.compilation_unit,
                 /*shouldMangle=*/true);
   // Stock PyTorch expects every module to say whether it trains.
   module.register_attribute("training", c10::BoolType::get(), false);
@@ -81,15 +81,15 @@ Module make_module(const Unit& unit, const std::string& kind, const torch::nn::M
   for (const auto& buffer : from.named_buffers(/*recurse=*/false)) add(buffer, true);
   for (const auto& [name, child] : children) module.register_module(name, child);
   if (source.empty()) return module;
-  unit.dialect == Dialect::python ? keep_python(module, source) : module.define(source);
+  context.dialect == Dialect::python ? keep_python(module, source) : module.define(source);
   return module;
 }
 
-Module make_traced(const Unit& unit, torch::nn::Module& from,
+Module make_traced(const Context& context, torch::nn::Module& from,
                    const std::function<at::Tensor(const at::Tensor&)>& forward,
                    const std::vector<int64_t>& shape) {
   using torch::jit::Stack;
-  Module module = make_tree(unit, from);
+  Module module = make_tree(context, from);
   std::vector<int64_t> batch = {2};
   batch.insert(batch.end(), shape.begin(), shape.end());
   const torch::NoGradGuard no_grad;
@@ -101,10 +101,10 @@ Module make_traced(const Unit& unit, torch::nn::Module& from,
       [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
       &module);
   from.train(trains);
-  torch::jit::Function* const recorded = unit.classes->create_function(
+  torch::jit::Function* const recorded = context.compilation_unit->create_function(
       c10::QualifiedName(*module.type()->name(), "forward"), state->graph);
-  unit.dialect == Dialect::python ? keep_python(module, python_of(*recorded))
-                                  : module.type()->addMethod(recorded);
+  context.dialect == Dialect::python ? keep_python(module, python_of(*recorded))
+                                     : module.type()->addMethod(recorded);
   copy_tensors(module);  // Recording finds parameters by identity.
   return module;
 }
@@ -127,41 +127,41 @@ std::string literal(double number) {
 
 // Layers of a transformer. Those without experts are recorded.
 
-Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from) {
-  return make_module(unit, "Linear", from, {}, kLinear);
+Module make_linear(const Context& context, const torch::nn::LinearImpl& from) {
+  return make_module(context, "Linear", from, {}, kLinear);
 }
 
-Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from) {
-  return make_module(unit, "BatchNorm", from, {},
+Module make_batch_norm(const Context& context, const torch::nn::BatchNorm1dImpl& from) {
+  return make_module(context, "BatchNorm", from, {},
                      fmt::format(kBatchNorm, fmt::arg("eps", literal(from.options.eps()))));
 }
 
-Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from) {
+Module make_layer_norm(const Context& context, const torch::nn::LayerNormImpl& from) {
   return make_module(
-      unit, "LayerNorm", from, {},
+      context, "LayerNorm", from, {},
       fmt::format(kLayerNorm, fmt::arg("width", from.options.normalized_shape().at(0)),
                   fmt::arg("eps", literal(from.options.eps()))));
 }
 
-Module make_map_head(const Unit& unit, nn::MapHeadImpl& from) {
+Module make_map_head(const Context& context, nn::MapHeadImpl& from) {
   const auto forward = [&](const at::Tensor& x) { return from.forward(x); };
-  return make_traced(unit, from, forward, {1, from.probe.size(2)});
+  return make_traced(context, from, forward, {1, from.probe.size(2)});
 }
 
-Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from) {
+Module make_encoder_block(const Context& context, nn::EncoderBlockImpl& from) {
   const int64_t width = from.norm1->weight.size(0);
   if (from.moe.is_empty()) {
     const auto forward = [&](const at::Tensor& x) { return from.forward(x).x_BTd; };
-    return make_traced(unit, from, forward, {1, width});
+    return make_traced(context, from, forward, {1, width});
   }
   const auto attend = [&](const at::Tensor& x) { return from.attention->forward(x); };
   const int64_t members = from.moe->options().num_members;
   return make_module(
-      unit, "MoEEncoderBlock", from,
-      {{"norm1", make_layer_norm(unit, *from.norm1)},
-       {"attention", make_traced(unit, *from.attention, attend, {1, width})},
-       {"norm2", make_layer_norm(unit, *from.norm2)},
-       {"moe", make_moe_layer(unit, *from.moe, {})}},
+      context, "MoEEncoderBlock", from,
+      {{"norm1", make_layer_norm(context, *from.norm1)},
+       {"attention", make_traced(context, *from.attention, attend, {1, width})},
+       {"norm2", make_layer_norm(context, *from.norm2)},
+       {"moe", make_moe_layer(context, *from.moe, {})}},
       fmt::format(kMoEBlock, fmt::arg("scale1", from.scale1.defined() ? " * self.scale1" : ""),
                   fmt::arg("scale2", from.scale2.defined() ? " * self.scale2" : ""),
                   fmt::arg("to_member_order",

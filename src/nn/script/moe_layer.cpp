@@ -319,7 +319,8 @@ constexpr char kCounts[] = R"(
     counts: List[int] = routed.sum([1]).tolist()
 )";
 
-// The other form gives the vectors of removed experts to the tokens that still select them.
+// The other form gives the vectors of removed experts, whose name is nn::kReplacementOutputsKey, to
+// the tokens that still select these experts.
 constexpr char kWithReplacements[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     logits = self.router.forward(x)
@@ -371,7 +372,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
                            Dialect dialect) {
   const bool is_python = dialect == Dialect::python;
   const std::string room = is_python ? room_of_expert(layer) : std::string();
-  if (experts.mixes)
+  if (experts.has_mix)
     return room + fmt::format(kMixed, room.empty() ? "" : ", self.room(x.size(0))");
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
@@ -380,7 +381,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
     source += fmt::format(kByOperator, rounded, static_cast<int>(*experts.mlp));
   }
   if (!room.empty()) {
-    source += static_rows(experts, layer.experts->count(), rounded);
+    source += static_rows(experts, layer.experts->num_experts(), rounded);
   } else {
     source += kCounts;
     if (!is_python && experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
@@ -389,24 +390,24 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
   return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
 }
 
-Module experts_module(const Unit& unit, const nn::Experts& from, const nn::ExpertsScript& script,
-                      const std::vector<int64_t>& shape) {
+Module experts_module(const Context& context, const nn::Experts& from,
+                      const nn::ExpertsScript& script, const std::vector<int64_t>& shape) {
   torch::nn::Module stored;
   for (const auto& [name, value] : script.tensors) stored.register_buffer(name, value);
-  if (!script.tensors.empty()) return make_module(unit, "Experts", stored, {}, script.source);
+  if (!script.tensors.empty()) return make_module(context, "Experts", stored, {}, script.source);
   Children networks;
   for (const auto& child : from.named_children()) {
     auto& network = dynamic_cast<nn::ImageNetwork&>(*child.value());
     const auto forward = [&](const at::Tensor& images) {
       return network.head->forward(network.features(images));
     };
-    networks.emplace_back(child.key(), make_traced(unit, network, forward, shape));
+    networks.emplace_back(child.key(), make_traced(context, network, forward, shape));
   }
-  return make_module(unit, "Experts", from, networks, script.source);
+  return make_module(context, "Experts", from, networks, script.source);
 }
 
 /// forward(x [T, d]) -> logits [T, E]
-Module make_router(const Unit& unit, const nn::RouterImpl& from) {
+Module make_router(const Context& context, const nn::RouterImpl& from) {
   const nn::RouterOptions& options = from.options();
   std::string source = kRouter;
   if (options.num_members > 1) {
@@ -417,12 +418,12 @@ Module make_router(const Unit& unit, const nn::RouterImpl& from) {
   const bool noisy = options.evaluation_seed && options.noise.scale > 0.0;
   source += noisy ? "    return logits + self.noise(logits)\n" + noise_source(options)
                   : "    return logits\n";
-  return make_module(unit, "Router", from, {}, source);
+  return make_module(context, "Router", from, {}, source);
 }
 
 }  // namespace
 
-std::string text_of(Activation activation) {
+std::string activation_source(Activation activation) {
   return kActivations.at(static_cast<size_t>(activation));
 }
 
@@ -436,18 +437,19 @@ std::string expert_loop_source(int64_t outputs, const std::vector<std::string>& 
                      fmt::arg("lines", lines), fmt::arg("result", result));
 }
 
-Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape) {
-  return experts_module(unit, from, from.script_source(), shape);
+Module make_experts(const Context& context, const nn::Experts& from,
+                    const std::vector<int64_t>& shape) {
+  return experts_module(context, from, from.script_source(), shape);
 }
 
-Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
+Module make_moe_layer(const Context& context, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
   const nn::ExpertsScript experts = from.experts->script_source();  // int8 rounds all weights
   return make_module(
-      unit, "MoELayer", from,
-      {{"router", make_router(unit, *from.router)},
-       {"experts", experts_module(unit, *from.experts, experts, shape)}},
-      weights_source(from, unit.dialect) + forward_source(from, experts, unit.dialect));
+      context, "MoELayer", from,
+      {{"router", make_router(context, *from.router)},
+       {"experts", experts_module(context, *from.experts, experts, shape)}},
+      weights_source(from, context.dialect) + forward_source(from, experts, context.dialect));
 }
 
 }  // namespace moesaic::script

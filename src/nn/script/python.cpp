@@ -103,7 +103,8 @@ std::string dtype_text(const at::Tensor& tensor) {
       {at::kDouble, ", dtype=torch.float64"}};
   const auto found = texts.find(tensor.scalar_type());
   if (found != texts.end()) return found->second;
-  fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()), kOtherFormat);
+  fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()),
+           kFormatHint);
 }
 
 /// Writes the classes of a network, those of children first.
@@ -185,7 +186,7 @@ std::string python_of(const torch::jit::Function& recorded) {
   replace_all(text, "annotate(List[int], [])", "[]");
   const bool is_plain =
       constants.empty() && text.find("ops.") == text.npos && text.find("annotate(") == text.npos;
-  if (!is_plain) fail("export: a part of the network has no text of Python; {}", kOtherFormat);
+  if (!is_plain) fail("export: a part of the network has no text of Python; {}", kFormatHint);
   replace_all(text, "torch.", "aten.");
   replace_all(text, "(self,\n    argument_1: ", "(self, argument_1: ");
   replace_all(text, "argument_1", "x");

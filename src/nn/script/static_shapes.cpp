@@ -179,7 +179,7 @@ std::string room_of_expert(const nn::MoELayerImpl& layer) {
   const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
   const bool is_recorded = !layer.experts->children().empty();
-  if (rows.empty() && !is_recorded && !layer.experts->script_source().mixes) return "";
+  if (rows.empty() && !is_recorded && !layer.experts->script_source().has_mix) return "";
   return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),
                      fmt::arg("most", most_merged(layer)));
 }

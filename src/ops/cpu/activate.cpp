@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 
 namespace moesaic::ops {
 namespace {

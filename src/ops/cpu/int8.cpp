@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 
 namespace moesaic::ops {
 namespace {

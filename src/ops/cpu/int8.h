@@ -3,7 +3,7 @@
 // (quantise_experts()) with exact sums of integers.
 #pragma once
 
-#include "moesaic/ops/expert_work.h"
+#include "moesaic/ops/parallel_panels.h"
 #include "product.h"
 
 namespace moesaic::ops {

@@ -118,11 +118,11 @@ at::Tensor empty_large(at::IntArrayRef sizes, const at::TensorOptions& options) 
 
 namespace moesaic {
 
-size_t cached_memory() {
+size_t cached_memory_bytes() {
   return ops::block_pool()->kept();
 }
 
-void share_cached_memory(int64_t processes) {
+void limit_cached_memory(int64_t processes) {
   ops::block_pool()->share(processes);
 }
 

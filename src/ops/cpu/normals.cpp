@@ -124,13 +124,13 @@ void uniforms_of_block(uint64_t first, uint32_t block, uint32_t key0, uint32_t k
 
 }  // namespace
 
-SampleRandom::SampleRandom(uint64_t seed, uint64_t stream) {
+SampleRng::SampleRng(uint64_t seed, uint64_t stream) {
   const uint64_t key = mix64(seed + mix64(stream));
   key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-void SampleRandom::normals(int64_t first, int64_t count, int64_t numbers, float* to,
-                           int64_t stride) const {
+void SampleRng::normals(int64_t first, int64_t count, int64_t numbers, float* to,
+                        int64_t stride) const {
   float part[4][kLanes];
   for (int64_t i = 0; i < count; i += kLanes) {
     const auto bytes = sizeof(float) * static_cast<size_t>(std::min<int64_t>(kLanes, count - i));
@@ -144,8 +144,8 @@ void SampleRandom::normals(int64_t first, int64_t count, int64_t numbers, float*
   }
 }
 
-void SampleRandom::normal_rows(int64_t first, int64_t count, int64_t numbers, float* to,
-                               int64_t stride) const {
+void SampleRng::normal_rows(int64_t first, int64_t count, int64_t numbers, float* to,
+                            int64_t stride) const {
   float part[4][kLanes];
   for (int64_t i = 0; i < count; i += kLanes) {
     const auto taken = static_cast<int>(std::min<int64_t>(kLanes, count - i));
@@ -168,7 +168,7 @@ void SampleRandom::normal_rows(int64_t first, int64_t count, int64_t numbers, fl
   }
 }
 
-void SampleRandom::uniforms(int64_t first, int64_t count, int64_t block, float* to) const {
+void SampleRng::uniforms(int64_t first, int64_t count, int64_t block, float* to) const {
   float part[4 * kLanes];
   for (int64_t i = first; i < first + count;) {
     const int64_t skipped = i % 4, taken = std::min(4 * kLanes - skipped, first + count - i);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "product.h"
 
 namespace moesaic::ops {

@@ -123,18 +123,18 @@ template ProductLayout product_layout<c10::Half>();
 
 namespace moesaic {
 
-bool has_int8_products() {
+bool has_int8_matmul() {
   static const bool found = ops::probe_int8();
   return !ops::is_generic() && found;
 }
 
-std::string cpu_products() {
+std::string cpu_matmul_dtypes() {
   using ops::product_layout, ops::ProductLayout;
   if (ops::is_generic()) return "ATen's, in float32 (MOESAIC_CPU=generic)";
   std::string types = "float32";
   if (product_layout<c10::BFloat16>() != ProductLayout::none) types += ", bfloat16";
   if (product_layout<c10::Half>() != ProductLayout::none) types += ", float16";
-  if (has_int8_products()) types += ", int8";
+  if (has_int8_matmul()) types += ", int8";
   return types;
 }
 

@@ -45,7 +45,7 @@ void multiply(const Product<float>& product);
 void multiply(const Product<double>& product);
 void multiply(const Product<c10::BFloat16>& product);
 void multiply(const Product<c10::Half>& product);
-/// Exact. There is none unless has_int8_products().
+/// Exact. There is none unless has_int8_matmul().
 void multiply(const Product<int8_t, uint8_t, int32_t>& product);
 
 /// Ends a thread's products when it goes out of scope, by an error too: the processor's tile

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 
 #if defined(__CUDACC__)
 #define MOESAIC_INLINE MOESAIC_HD __forceinline__

@@ -43,7 +43,7 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   std::vector<int64_t> shape = images_TCHW.sizes().vec();
   shape[0] = routing.max_rows();
   const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
-  at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
+  at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({num_experts()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
   if (const auto parts = batch_shard().process_group())
@@ -53,7 +53,7 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {
     const bool is_idle = idle[slot].item<bool>();
     // One runs for the shapes, and where its rows travel so that all processes have gradients.
-    if (is_idle && !(all_idle && slot + 1 == count())) return ExpertRows{};
+    if (is_idle && !(all_idle && slot + 1 == num_experts())) return ExpertRows{};
     const auto& expert = network(slot);
     if (is_idle) expert->eval();  // No rows have no moments.
     const at::Tensor features = expert->features(own);
@@ -105,7 +105,7 @@ void ImageExpertsImpl::gather(const ProcessGroup& group) {
   set_networks(std::exchange(all_, {}));
 }
 
-ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
+ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterReader& values) const {
   ExpertMatrices matrices;
   for (const at::Tensor& parameter : network(slot)->parameters()) {
     if (parameter.dim() < 2) continue;  // A bias, or the scale of a normalisation.
@@ -116,7 +116,7 @@ ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& v
 
 ExpertsScript ImageExpertsImpl::script_source() const {
   std::string source = fmt::format(kNetworkLoop, num_outputs());
-  for (int64_t e = 0; e < count(); ++e) source += fmt::format(kOneNetwork, e);
+  for (int64_t e = 0; e < num_experts(); ++e) source += fmt::format(kOneNetwork, e);
   return {source + "    return torch.cat(outputs)\n"};
 }
 
@@ -138,9 +138,9 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
   const NoAutocast no_autocast;
-  const at::Tensor bias =
-      options_.bias ? b
-                    : at::zeros({count(), options_.num_filters}, w.options().requires_grad(false));
+  const at::Tensor bias = options_.bias ? b
+                                        : at::zeros({num_experts(), options_.num_filters},
+                                                    w.options().requires_grad(false));
   return {filter_experts(x_TPd, routing, {w, bias}, options_.num_outputs, options_.activation), {}};
 }
 
@@ -150,8 +150,8 @@ ExpertsScript FilterExpertsImpl::script_source() const {
   return {script::expert_loop_source(
       num_outputs(), options_.bias ? Names{"w", "b"} : Names{"w"},
       fmt::format("hidden = torch.matmul(x, w) + {}", options_.bias ? "b" : "0.0"),
-      fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])", script::text_of(options_.activation),
-                  num_outputs()))};
+      fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])",
+                  script::activation_source(options_.activation), num_outputs()))};
 }
 
 }  // namespace moesaic::nn

@@ -3,7 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -113,10 +113,10 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
 
 /// Returns the layer as a part of the network's TorchScript, or its only expert where there is
 /// none.
-script::Children experts_of(const script::Unit& unit, const nn::MoELayer& moe,
+script::Children experts_of(const script::Context& context, const nn::MoELayer& moe,
                             const nn::Experts& experts, const std::vector<int64_t>& shape) {
-  return {moe.is_empty() ? std::pair("experts", script::make_experts(unit, experts, shape))
-                         : std::pair("moe", script::make_moe_layer(unit, *moe, shape))};
+  return {moe.is_empty() ? std::pair("experts", script::make_experts(context, experts, shape))
+                         : std::pair("moe", script::make_moe_layer(context, *moe, shape))};
 }
 
 constexpr char kAlone[] = R"(
@@ -222,15 +222,15 @@ std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
   return directions;
 }
 
-std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Context& context) const {
   const int64_t width = router_width(config_);
   const std::string y =
       moe.is_empty() ? kAlone
                      : fmt::format(kRouted, fmt::arg("width", width),
                                    fmt::arg("pieces", config_.num_patches * config_.width / width));
   return script::make_module(
-      unit, "ClusterMoE", *this,
-      experts_of(unit, moe, *experts, {config_.num_patches, config_.width}),
+      context, "ClusterMoE", *this,
+      experts_of(context, moe, *experts, {config_.num_patches, config_.width}),
       script::input_check_source(input_shape()) + y +
           (config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
                           : "    return y\n"));
@@ -295,15 +295,15 @@ void ImageMoE::reset_head(int64_t classes) {
   config_.num_classes = classes;
 }
 
-std::optional<torch::jit::Module> ImageMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> ImageMoE::torchscript(const script::Context& context) const {
   std::string y = kNetworkAlone;
   if (!moe.is_empty()) {
     const int64_t side = config_.router->patch_size;
     y = fmt::format(kSquares, fmt::arg("channels", config_.channels),
                     fmt::arg("count", config_.image_size / side), fmt::arg("side", side));
   }
-  return script::make_module(unit, "ImageMoE", *this,
-                             experts_of(unit, moe, *experts, input_shape()),
+  return script::make_module(context, "ImageMoE", *this,
+                             experts_of(context, moe, *experts, input_shape()),
                              script::input_check_source(input_shape()) + y);
 }
 

@@ -11,7 +11,7 @@
 #include "link.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/softmax_exp.h"
 #include "moesaic/papers/gated.h"
@@ -23,7 +23,7 @@ constexpr int kPart = 256;  // Examples that are made side by side.
 constexpr int kLanes = 64;  // Of them in registers: some vectors of any processor.
 
 at::Tensor normal_rows(const GatedMixtureConfig& config, const char* purpose, int64_t rows) {
-  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id(purpose));
+  const SampleRng random(static_cast<uint64_t>(config.seed), stream_id(purpose));
   at::Tensor out = at::empty({config.width, rows}, at::kFloat);
   random.normals(0, rows, config.width, out.mutable_data_ptr<float>(), rows);
   return out.t().to(at::kDouble);
@@ -143,7 +143,7 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
   const at::Tensor a = truth.a_kd.contiguous(), w = truth.w_kd.contiguous();
   const Link link = link_from_name(config.link);
   const auto deviation = static_cast<float>(config.noise);
-  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id("gated." + split));
+  const SampleRng random(static_cast<uint64_t>(config.seed), stream_id("gated." + split));
   const auto make_part = [&](int64_t begin, int64_t examples) {
     Part part(d, k);
     random.normals(first + begin, examples, d + 1, part.normals.data(), kPart);

@@ -14,7 +14,7 @@
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/ops/names.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
 
@@ -182,13 +182,13 @@ ModelOutput GatedMoE::forward(const at::Tensor& images_BCHW, const at::Generator
   return {y, y, {}};
 }
 
-std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Context& context) const {
   const auto script_mixture = script::make_module(
-      unit, "GatedMixture", *mixture, {},
+      context, "GatedMixture", *mixture, {},
       fmt::format(kMixture, fmt::arg("link", link_source(mixture->options().link)),
                   fmt::arg("bias", config_.has_gate_biases ? " + self.gates_bias" : "")));
   return script::make_module(
-      unit, "GatedMoE", *this, {{"mixture", script_mixture}},
+      context, "GatedMoE", *this, {{"mixture", script_mixture}},
       script::input_check_source(input_shape()) +
           "    return self.mixture.forward(images.flatten(1)).unsqueeze(1)\n");
 }
@@ -226,15 +226,15 @@ void Gru::reset_head(int64_t classes) {
   for (const at::Tensor& parameter : head->parameters()) parameter.zero_();
 }
 
-std::optional<torch::jit::Module> Gru::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> Gru::torchscript(const script::Context& context) const {
   const std::string gates = gru->gates() == nn::GruGates::sigmoid ? kSigmoids : kThresholds;
   const std::string candidate =
       gru->view() == nn::GruView::mixture ? kMixtureCandidate : kRecurrent;
   return script::make_module(
-      unit, "Gru", *this,
+      context, "Gru", *this,
       {{"gru",
-        script::make_module(unit, "GruMixture", *gru, {}, kSteps + gates + candidate + kUpdate)},
-       {"head", script::make_linear(unit, *head)}},
+        script::make_module(context, "GruMixture", *gru, {}, kSteps + gates + candidate + kUpdate)},
+       {"head", script::make_linear(context, *head)}},
       script::input_check_source(input_shape()) +
           "    return self.head.forward(self.gru.forward(images.squeeze(1)))\n");
 }

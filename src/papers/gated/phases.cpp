@@ -73,7 +73,8 @@ struct Moves {
 void check_samples(const SettingLocations& locations, int64_t samples, int64_t width) {
   if (samples >= width) return;
   log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
-              locations.of({"batch_size", "num_samples"}), locations.phase().name, samples, width);
+              locations.find({"batch_size", "num_samples"}), locations.phase().name, samples,
+              width);
 }
 
 /// Warns where the network's mixture differs from the one that makes the data.
@@ -86,8 +87,8 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
   if (settings == nullptr) return;
   const auto warn = [&](const char* setting, const auto& own, const auto& of_data) {
     log_warning("{}: phase '{}': the model's {} is {}, that of '{}' is {}",
-                locations.of_model(setting, "data"), locations.phase().name, setting, own, data,
-                of_data);
+                locations.find_in_model(setting, "data"), locations.phase().name, setting, own,
+                data, of_data);
   };
   const GatedMixtureConfig& truth = *settings->data;
   const char* link = kLinkNames.at(static_cast<size_t>(mixture.link));
@@ -106,7 +107,7 @@ void check_independent(const SettingLocations& locations, const nn::GatedMixture
   fail_usage(
       "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
       "dimensions (assumption 3 of L4), at most {} experts do",
-      locations.of_model("num_experts", "loss"), locations.phase().name, mixture.num_experts,
+      locations.find_in_model("num_experts", "loss"), locations.phase().name, mixture.num_experts,
       2 * mixture.num_experts - 1, mixture.width, (mixture.width + 1) / 2);
 }
 
@@ -119,13 +120,13 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   const PhaseConfig& phase = plan.config;
   const auto mixture = find_module<nn::GatedMixtureImpl>(model);
   if (!mixture) {
-    fail_needs(locations, locations.of_model("name", "kind"),
+    fail_needs(locations, locations.find_in_model("name", "kind"),
                "a model with a gated mixture (moesaic list models)");
   }
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_needs(locations, locations.of({"data"}),
+    fail_needs(locations, locations.find({"data"}),
                fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
                            mixture->options().width, phase.data));
   }
@@ -134,12 +135,12 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
         "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",
-        locations.of({"frozen", "trainable", "kind"}), phase.name,
+        locations.find({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
   if (!data.is_endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
-               locations.of({"batch_size", "num_samples"}), phase.name, batch, data.size(),
+               locations.find({"batch_size", "num_samples"}), phase.name, batch, data.size(),
                phase.data);
   }
   plan_steps(plan, data.size(), batch);
@@ -159,7 +160,7 @@ class GatedPhase : public OnlinePhase {
         moves_(moves.within(plan_.config, *context_.model)) {
     const Dataset& data = *context_.data;
     if (data.is_endless()) {
-      offset_ = stream_begin(context_.seed);
+      offset_ = stream_offset(context_.seed);
       return;
     }
     all_ = read_samples(data, 0, data.size());
@@ -346,7 +347,7 @@ void check_moments(const GatedSgdConfig& config, const SettingLocations& locatio
   log_warning(
       "{}: phase '{}': a batch of {} is small for L4: fourth moments of {} dimensions are {:.0f} "
       "numbers; the gradient is mostly noise",
-      locations.of({"batch_size"}), locations.phase().name, config.batch_size, width, numbers);
+      locations.find({"batch_size"}), locations.phase().name, config.batch_size, width, numbers);
 }
 
 void plan_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& model,
@@ -356,7 +357,7 @@ void plan_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& m
   const nn::GatedMixtureOptions& options = find_module<nn::GatedMixtureImpl>(model)->options();
   if (config.loss.name() != kL4) return;
   check_independent(locations, options);
-  at_location(locations.of_model("link", "loss"),
+  at_location(locations.find_in_model("link", "loss"),
               [&] { return output_transforms(options.link, options.noise); });
   check_moments(config, locations, options.width);
 }
@@ -451,7 +452,7 @@ class GatedSigns final : public GatedPhase {
                      settings_of<GatedSignsConfig>(plan.config).num_samples, kMoves);
           if (plan.steps > 1) {
             fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
-                       locations.of({"steps", "epochs"}), plan.config.name, plan.steps);
+                       locations.find({"steps", "epochs"}), plan.config.name, plan.steps);
           }
         });
 

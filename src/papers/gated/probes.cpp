@@ -112,7 +112,7 @@ std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data)
 }
 
 /// Returns the errors of a network, and whether it has learned any gates.
-std::pair<RecoveryError, bool> errors_of(ProbeSubject& subject) {
+std::pair<RecoveryError, bool> errors_of(ProbedModel& subject) {
   const auto learned = subject.model().weight_directions();
   const auto truth = subject.data("train").directions();
   const auto of = [](const auto& directions, const char* name) {
@@ -132,7 +132,7 @@ std::pair<RecoveryError, bool> errors_of(ProbeSubject& subject) {
       gate.defined() && gate.abs().max().item<double>() > 0.0};
 }
 
-void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
+void measure_recovery(ProbedModel& subject, Measurement& measurement) {
   const auto [error, gates_count] = errors_of(subject);
   const bool good = error.regressors <= kRecovered && (!gates_count || error.gates <= kRecovered);
   measurement.numbers["error_A"] = error.regressors;
@@ -146,7 +146,7 @@ std::vector<Metric> distance_metrics(const Model& model, const DataSplits& data)
           amount_metric("distance_W", "largest distance of a gate", 4)};
 }
 
-void measure_distance(ProbeSubject& subject, Measurement& measurement) {
+void measure_distance(ProbedModel& subject, Measurement& measurement) {
   const RecoveryError error = errors_of(subject).first;
   measurement.numbers["distance_A"] = error.regressors_distance;
   measurement.numbers["distance_W"] = error.gates_distance;
@@ -172,7 +172,7 @@ struct Sums {
   at::Tensor gates_CT, count_C;
 };
 
-void measure_gates(ProbeSubject& subject, Measurement& measurement) {
+void measure_gates(ProbedModel& subject, Measurement& measurement) {
   const Dataset& data = subject.data("test");
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   std::map<std::string, Sums> sums;

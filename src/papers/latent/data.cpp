@@ -14,7 +14,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
-#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
 
@@ -145,7 +145,7 @@ ConfigProblem config_problem(const LatentClustersConfig& config) {
   return exponent_problem(config.global, "global");
 }
 
-std::string departures(const LatentClustersConfig& config) {
+std::string assumption_violations(const LatentClustersConfig& config) {
   const int64_t k = information_exponent(config.global);
   const auto leading = [](const std::vector<double>& c) {
     return std::abs(c[static_cast<size_t>(information_exponent(c))]);
@@ -180,7 +180,7 @@ std::string departures(const LatentClustersConfig& config) {
 
 LatentTruth latent_truth(const LatentClustersConfig& config) {
   const int64_t clusters = config.num_clusters, all = 2 * clusters + 1;
-  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id("latent.directions"));
+  const SampleRng random(static_cast<uint64_t>(config.seed), stream_id("latent.directions"));
   const at::Tensor drawn_dK = at::empty({config.width, all}, at::kFloat);
   random.normals(0, all, config.width, drawn_dK.mutable_data_ptr<float>(), all);
   const at::Tensor rows = drawn_dK.t().to(at::kDouble).contiguous();
@@ -203,9 +203,9 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   auto* const y_N = out.targets_NK.mutable_data_ptr<float>();
   auto* const cluster_N = out.groups_N.mutable_data_ptr<int64_t>();
   const auto seed = static_cast<uint64_t>(config.seed);
-  const SampleRandom random(seed, stream_id("latent." + split));
+  const SampleRng random(seed, stream_id("latent." + split));
   // Noise leaves the bits of all else as they are.
-  const SampleRandom noise_random(seed, stream_id("latent.noise." + split));
+  const SampleRng noise_random(seed, stream_id("latent.noise." + split));
   const double deviation = split == "train" ? config.noise : 0.0;
   const auto row = [d](const at::Tensor& rows, int64_t c) {
     return rows.const_data_ptr<float>() + c * d;
@@ -244,7 +244,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
         [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
           info.targets = {"y"};
           info.groups = numbered("cluster ", config.num_clusters);
-          const std::string departed = departures(config);
+          const std::string departed = assumption_violations(config);
           if (info.split == "train" && !departed.empty()) {
             log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
                         info.name, departed);

@@ -121,7 +121,7 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
   return options;
 }
 
-std::string latent_routing(const RouterOptions& options) {
+std::string latent_routing_name(const RouterOptions& options) {
   return std::holds_alternative<TokenChoiceOptions>(options.rule) ? kTopOne : kEveryAboveZero;
 }
 
@@ -186,16 +186,17 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
   put(experts->b, made->b);
   put(experts->hermite, made->hermite);
   put(moe->router->weight, router_Md);
-  config_.num_experts = made->count();
+  config_.num_experts = made->num_experts();
   config_.hidden = made->w.size(1);
   config_.kept_experts.clear();
   moe->router->set_options(nn::latent_router_options(config_.width, config_.num_experts,
-                                                     nn::latent_routing(moe->options()), {}));
+                                                     nn::latent_routing_name(moe->options()), {}));
 }
 
-std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Context& context) const {
   return script::make_module(
-      unit, "LatentMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, {config_.width})}},
+      context, "LatentMoE", *this,
+      {{"moe", script::make_moe_layer(context, *moe, {config_.width})}},
       script::input_check_source(input_shape()) +
           "    inputs = images.flatten(1)\n    return self.moe.forward(inputs, inputs)\n");
 }

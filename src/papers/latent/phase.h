@@ -27,7 +27,7 @@ struct RoutedBlock {
 /// sample, of which `first` is the number of the first.
 RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
                           const at::Tensor& router_Kd, const std::string& routing,
-                          const SampleRandom& ties, int64_t first);
+                          const SampleRng& ties, int64_t first);
 
 /// Completes the plan of a phase that takes `samples` samples a step. Throws Error (usage) unless
 /// the network is one layer of shallow experts, and the data an endless stream of inputs with one
@@ -45,7 +45,7 @@ class LatentPhase : public OnlinePhase {
         layer_(*find_layer_of<nn::ShallowExperts>(*context_.model)),
         routing_(routing),
         ties_(context_.seed, stream_id("latent.ties")),
-        offset_(stream_begin(context_.seed)) {
+        offset_(stream_offset(context_.seed)) {
     const nn::RouterOptions& options = layer_->options();
     layer_->router->set_options(nn::latent_router_options(options.width, options.num_experts,
                                                           routing, nn::kept_experts(options.rule)));
@@ -74,7 +74,7 @@ class LatentPhase : public OnlinePhase {
 
  private:
   std::string routing_;
-  SampleRandom ties_;
+  SampleRng ties_;
   int64_t offset_;
 };
 

@@ -98,7 +98,7 @@ class SphericalSgd final : public LatentPhase {
     const nn::ShallowExperts resized = resized_experts();
     const nn::ShallowExpertsImpl& from = resized ? *resized : own;
     const double step = config_.lr / static_cast<double>(from.w.size(1));
-    const at::Tensor router_Kd = starting_router(from.count());
+    const at::Tensor router_Kd = starting_router(from.num_experts());
     SphericalNeurons neurons = starting_neurons(from);
     const RoutedBlock block = routed(samples(steps_done_, steps), steps_done_, router_Kd);
     StepReport report{.images = steps, .steps = steps};
@@ -124,7 +124,7 @@ class SphericalSgd final : public LatentPhase {
 
   /// Returns new experts where a restart changes how many they or their neurons are, else null.
   nn::ShallowExperts resized_experts() const {
-    const int64_t experts_now = experts().count(), neurons_now = experts().w.size(1);
+    const int64_t experts_now = experts().num_experts(), neurons_now = experts().w.size(1);
     const int64_t m = config_.num_experts > 0 ? config_.num_experts : experts_now;
     const int64_t j = config_.num_neurons > 0 ? config_.num_neurons : neurons_now;
     if (steps_done_ > 0 || (m == experts_now && j == neurons_now)) return nullptr;
@@ -213,16 +213,16 @@ void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Mo
     fail_usage(
         "{}: phase '{}': router 'ideal' needs the means of the clusters, which '{}' does not have; "
         "choose as_it_is",
-        locations.of({"router"}), plan.config.name, plan.config.data);
+        locations.find({"router"}), plan.config.name, plan.config.data);
   }
   if (config.until_local > 0.0 && !known.contains("local")) {
     fail_usage(
         "{}: phase '{}': until_local needs the directions of the clusters' tasks, which '{}' does "
         "not have; choose 0",
-        locations.of({"until_local"}), plan.config.name, plan.config.data);
+        locations.find({"until_local"}), plan.config.name, plan.config.data);
   }
   if (config.num_experts == 0 && config.num_neurons == 0) return;
-  const std::string place = locations.of({"num_experts", "num_neurons"});
+  const std::string place = locations.find({"num_experts", "num_neurons"});
   if (!config.restart) {
     fail_usage(
         "{}: phase '{}': only a restart changes num_experts and num_neurons; choose "
@@ -314,7 +314,7 @@ class RouterAscent final : public LatentPhase {
 
 RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
                           const at::Tensor& router_Kd, const std::string& routing,
-                          const SampleRandom& ties, int64_t first) {
+                          const SampleRng& ties, int64_t first) {
   const int64_t samples = x_Sd.size(0), experts = router_Kd.size(0);
   RoutedBlock block;
   block.rows.x_Sd = x_Sd;
@@ -340,15 +340,15 @@ void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model
                  const Dataset& data, int64_t samples) {
   const PhaseConfig& phase = plan.config;
   if (!find_layer_of<nn::ShallowExperts>(model)) {
-    fail_needs(locations, locations.of_model("name", "kind"),
+    fail_needs(locations, locations.find_in_model("name", "kind"),
                "a model of one layer of two-layer experts (moesaic list models)");
   }
   if (data.has_images() || !data.is_endless() || data.info().targets.size() != 1) {
-    fail_needs(locations, locations.of({"data"}),
+    fail_needs(locations, locations.find({"data"}),
                "an endless stream of inputs with one real-valued target, which '" + phase.data +
                    "' is not");
   }
-  check_trains_all(
+  check_all_trained(
       plan, locations, model,
       fmt::format(
           "the kind '{}' determines the trained parameters; leave 'trainable' and 'frozen' out",

@@ -94,7 +94,7 @@ double overlap(const at::Tensor& mean_Cd) {
   return 0.5 * std::erfc(nearest / (2.0 * std::sqrt(2.0)));
 }
 
-void measure_routing(ProbeSubject& subject, Measurement& measurement) {
+void measure_routing(ProbedModel& subject, Measurement& measurement) {
   const at::Tensor mean_Cd = subject.data("train").directions().at("mean");
   const std::vector<int64_t> own = clusters_of_experts(subject.model(), mean_Cd);
   std::set<int64_t> covered(own.begin(), own.end());
@@ -203,7 +203,7 @@ at::Tensor count_above_random(const at::Tensor& alignment_KJT, int64_t d) {
 }
 
 /// Measures experts that have a cluster; where none has there is nothing to say.
-void measure_own(ProbeSubject& subject, const at::Tensor& magnitude_KJT, Measurement& measurement) {
+void measure_own(ProbedModel& subject, const at::Tensor& magnitude_KJT, Measurement& measurement) {
   const int64_t clusters = magnitude_KJT.size(2) - 1;
   const at::Tensor largest_KT = magnitude_KJT.amax(1);
   const std::vector<int64_t> own =
@@ -230,7 +230,7 @@ void measure_own(ProbeSubject& subject, const at::Tensor& magnitude_KJT, Measure
   }
 }
 
-void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
+void measure_specialisation(ProbedModel& subject, Measurement& measurement) {
   const auto weights = subject.model().weight_directions();
   const auto known = subject.data("train").directions();
   const at::Tensor tasks_Td = at::cat({known.at("local"), known.at("global")});

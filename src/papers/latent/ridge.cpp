@@ -105,7 +105,7 @@ class Ridge final : public LatentPhase {
     const RoutedSamples rows = routed(block, first, router_rows(layer_)).rows;
     const auto* const offset = rows.offset.const_data_ptr<int64_t>();
     Features made;
-    for (int64_t k = 0; k < experts().count(); ++k) {
+    for (int64_t k = 0; k < experts().num_experts(); ++k) {
       const at::Tensor sample = rows.sample.slice(0, offset[k], offset[k + 1]).to(at::kLong);
       const at::Tensor x = block.x_Sd.index_select(0, sample).to(context_.model->device());
       made.sample.push_back(sample);
@@ -121,13 +121,13 @@ class Ridge final : public LatentPhase {
   /// share the samples that both of them have.
   void add(const Features& made, const at::Tensor& y_S) {
     const int64_t j = hidden();
-    for (int64_t k = 0; k < experts().count(); ++k) {
+    for (int64_t k = 0; k < experts().num_experts(); ++k) {
       const auto i = static_cast<size_t>(k);
       moment_N_.narrow(0, k * j, j).addmv_(made.value[i].t(), y_S.index_select(0, made.sample[i]));
       // The place of each sample among the expert's, or -1.
       const at::Tensor place_S = at::full({y_S.size(0)}, -1, at::kLong);
       place_S.index_copy_(0, made.sample[i], at::arange(made.sample[i].size(0)));
-      for (int64_t l = k; l < experts().count(); ++l) {
+      for (int64_t l = k; l < experts().num_experts(); ++l) {
         const at::Tensor place = place_S.index_select(0, made.sample[static_cast<size_t>(l)]);
         const at::Tensor both = place.ge(0).nonzero().squeeze(1);
         if (both.size(0) == 0) continue;
@@ -188,7 +188,7 @@ class Ridge final : public LatentPhase {
       const at::Tensor y_S = block.y_S.to(at::kDouble);
       at::Tensor off_SL = -y_S.unsqueeze(1).repeat({1, solution_NL.size(1)});
       const Features made = features(block, first);
-      for (int64_t k = 0; k < experts().count(); ++k) {
+      for (int64_t k = 0; k < experts().num_experts(); ++k) {
         const auto i = static_cast<size_t>(k);
         off_SL.index_add_(0, made.sample[i],
                           made.value[i].mm(solution_NL.narrow(0, k * hidden(), hidden())));

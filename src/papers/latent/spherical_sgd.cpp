@@ -10,8 +10,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/check_tensor.h"
-#include "moesaic/ops/expert_work.h"
 #include "moesaic/ops/memory.h"
+#include "moesaic/ops/parallel_panels.h"
 #include "spherical_kernel.h"
 
 namespace moesaic {

@@ -175,7 +175,7 @@ MapExpertsImpl::Active MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
 }
 
 at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
-  const int64_t experts = count(), rows = rows_KRCp.size(1), patch = options_.patch;
+  const int64_t experts = num_experts(), rows = rows_KRCp.size(1), patch = options_.patch;
   const int64_t kernel = options_.kernel, window = options_.window();
   if (kernel == 1) {
     const at::Tensor x_KnC = rows_KRCp.transpose(2, 3).reshape({experts, -1, options_.channels});
@@ -192,7 +192,7 @@ at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
 
 ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
                                       const at::Generator&) {
-  const int64_t images = routing.num_tokens() / options_.num_patches(), experts = count();
+  const int64_t images = routing.num_tokens() / options_.num_patches(), experts = num_experts();
   const int64_t side = options_.side, patch = options_.patch, each = side / patch;
   const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
   const Active active = activate(rows_KRCp, statistics(rows_KRCp, images));
@@ -212,7 +212,7 @@ ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
   return {.outputs =
               windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), num_outputs()}),
-          .gated = true};
+          .is_gated = true};
 }
 
 ExpertsScript MapExpertsImpl::script_source() const {
@@ -227,7 +227,7 @@ ExpertsScript MapExpertsImpl::script_source() const {
       fmt::arg("small", std::min(side, kernel)), fmt::arg("border_of_small", whole ? side : border),
       fmt::arg("last_middle", whole ? side : side - 1 - border),
       fmt::arg("side", side + kernel - 1), fmt::arg("window", options_.window()));
-  return {.source = source, .mixes = true};
+  return {.source = source, .has_mix = true};
 }
 
 PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
@@ -244,12 +244,12 @@ ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& rout
                                      const at::Generator&) {
   const NoAutocast no_autocast;
   const int64_t hidden = w.size(2);
-  const at::Tensor no_bias = at::zeros({count(), hidden}, w.options().requires_grad(false));
+  const at::Tensor no_bias = at::zeros({num_experts(), hidden}, w.options().requires_grad(false));
   // Filters with an output each: the hidden layer.
   const at::Tensor hidden_Ah =
       filter_experts(x_Td.unsqueeze(1), routing, {w, no_bias}, hidden, Activation::relu);
   // Rows without an expert are 0, so that any expert's weights will do for them.
-  const at::Tensor slot_A = row_experts(routing).clamp_max(count() - 1);
+  const at::Tensor slot_A = row_experts(routing).clamp_max(num_experts() - 1);
   return {(hidden_Ah.unsqueeze(2) * a.index_select(0, slot_A)).sum(1), {}};
 }
 
@@ -274,11 +274,11 @@ PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Genera
 
 PatchMixtureImpl::Output PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
                                                    const at::Generator& random) const {
-  return of_patches(patches_of(images_BCHW, options_.patch), random);
+  return forward_patches(patches_of(images_BCHW, options_.patch), random);
 }
 
-PatchMixtureImpl::Output PatchMixtureImpl::of_patches(const at::Tensor& x_Bnd,
-                                                      const at::Generator& random) const {
+PatchMixtureImpl::Output PatchMixtureImpl::forward_patches(const at::Tensor& x_Bnd,
+                                                           const at::Generator& random) const {
   const at::Tensor x_Td = x_Bnd.flatten(0, 1);
   Output out;
   at::Tensor y_To;

@@ -3,7 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
@@ -71,15 +71,15 @@ def forward(self, images: Tensor) -> Tensor:
     return y.view([images.size(0), {patches}, y.size(1)]).sum([1]) / {divisor}
 )";
 
-script::Module make_mixture(const script::Unit& unit, const nn::PatchMixtureImpl& from) {
+script::Module make_mixture(const script::Context& context, const nn::PatchMixtureImpl& from) {
   const nn::PatchMixtureOptions& options = from.options();
   const std::vector<int64_t> shape = {options.experts.width};
   const bool alone = from.moe.is_empty();
   const script::Children children = {
-      alone ? std::pair("experts", script::make_experts(unit, *from.experts, shape))
-            : std::pair("moe", script::make_moe_layer(unit, *from.moe, shape))};
+      alone ? std::pair("experts", script::make_experts(context, *from.experts, shape))
+            : std::pair("moe", script::make_moe_layer(context, *from.moe, shape))};
   return script::make_module(
-      unit, "PatchMixture", from, children,
+      context, "PatchMixture", from, children,
       fmt::format(kPatchMixture, fmt::arg("width", options.patch.width),
                   fmt::arg("height", options.patch.height),
                   fmt::arg("patches", options.num_patches),
@@ -219,8 +219,8 @@ std::map<std::string, at::Tensor> PMoE::weight_directions() const {
   return found;
 }
 
-std::optional<torch::jit::Module> PMoE::torchscript(const script::Unit& unit) const {
-  return script::make_module(unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
+std::optional<torch::jit::Module> PMoE::torchscript(const script::Context& context) const {
+  return script::make_module(context, "PMoE", *this, {{"mixture", make_mixture(context, *mixture)}},
                              script::input_check_source(input_shape()) +
                                  "    f = self.mixture.forward(images)\n" +
                                  return_logits(config_.num_classes));
@@ -242,7 +242,8 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(
     const torch::NoGradGuard no_grad;
     moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
   }
-  norm = register_module("norm", nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
+  norm = register_module("norm",
+                         nn::BatchNorm1d(nn::keras_batch_norm_options(trunk->maps().channels)));
   make_head(config_.num_classes, generator);
 }
 
@@ -292,21 +293,21 @@ void WrnPMoE::reset_head(int64_t classes) {
   config_.num_classes = classes;
 }
 
-std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Unit& unit) const {
+std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Context& context) const {
   const int64_t all = trunk->maps().channels;
   const std::shared_ptr<nn::WideResNetImpl> network = trunk.ptr();
   const auto forward = [&](const at::Tensor& images) { return network->forward(images); };
   script::Children children = {
-      {"trunk", script::make_traced(unit, *network, forward, input_shape())},
-      {"norm", script::make_batch_norm(unit, *norm)},
-      {"head", script::make_linear(unit, *head)}};
+      {"trunk", script::make_traced(context, *network, forward, input_shape())},
+      {"norm", script::make_batch_norm(context, *norm)},
+      {"head", script::make_linear(context, *head)}};
   std::string source =
       script::input_check_source(input_shape()) + "    y = self.trunk.forward(images)\n";
   if (moe.is_empty()) {
     source += kMap;
   } else {
     const int64_t patch = experts->options().patch, each = experts->options().num_outputs;
-    children.emplace_back("moe", script::make_moe_layer(unit, *moe, {all * patch * patch}));
+    children.emplace_back("moe", script::make_moe_layer(context, *moe, {all * patch * patch}));
     source += fmt::format(kPatches, fmt::arg("patch", patch), fmt::arg("positions", patch * patch));
     if (moe->is_pruned()) {
       std::string channels;
@@ -318,7 +319,7 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Unit& unit)
   }
   source += fmt::format(kRest, fmt::arg("all", all),
                         fmt::arg("patches", std::max<int64_t>(1, tokens_per_image())));
-  return script::make_module(unit, "WrnPMoE", *this, children,
+  return script::make_module(context, "WrnPMoE", *this, children,
                              source + return_logits(config_.num_classes));
 }
 

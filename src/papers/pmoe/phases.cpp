@@ -77,7 +77,7 @@ PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t r
                           int64_t count, const Size2d& patch) {
   if (!data->has_images()) {
     const DatasetInputs inputs =
-        data->generate(data->is_endless() ? stream_begin(run_seed) : 0, count);
+        data->generate(data->is_endless() ? stream_offset(run_seed) : 0, count);
     return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
   }
   LoaderOptions options;
@@ -172,7 +172,7 @@ class PatchSgd final : public OnlinePhase {
         const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
         const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
         const at::AutoGradMode differentiable(true);
-        const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
+        const at::Tensor logits_BC = mixture_->forward_patches(x_Bnd, {}).logits_BC;
         const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
         const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
         const torch::NoGradGuard no_grad;
@@ -227,14 +227,14 @@ void check_linear(const SettingLocations& locations, const nn::PatchMixtureImpl&
   const std::string& name = locations.phase().name;
   if (mixture.moe.is_empty()) {
     fail_usage("{}: phase '{}': the model has no router to train; choose another loss",
-               locations.of_model("router", "loss"), name);
+               locations.find_in_model("router", "loss"), name);
   }
   const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
   if (experts != classes || classes % 2 != 0) {
     fail_usage(
         "{}: phase '{}': the linear loss trains routers of pairs of classes, an expert each; there "
         "are {} experts and {} classes",
-        locations.of_model("num_experts", "loss"), name, experts, classes);
+        locations.find_in_model("num_experts", "loss"), name, experts, classes);
   }
 }
 
@@ -244,7 +244,7 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
   const auto& config = settings_of<PatchSgdConfig>(phase);
   const auto mixture = find_module<nn::PatchMixtureImpl>(model);
   if (!mixture) {
-    fail_needs(locations, locations.of_model("name", "kind"),
+    fail_needs(locations, locations.find_in_model("name", "kind"),
                "a patch-level mixture (moesaic list models)");
   }
   const auto classes = static_cast<int64_t>(data.info().classes.size());
@@ -252,16 +252,16 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
     fail_usage("{}: phase '{}': {} cannot cover all {} classes of '{}'",
-               locations.of({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
+               locations.find({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
                phase.data);
   }
   if (!data.is_endless() && samples > data.size()) {
-    fail_usage("{}: phase '{}': '{}' has {}, not {}", locations.of({"num_samples"}), phase.name,
+    fail_usage("{}: phase '{}': '{}' has {}, not {}", locations.find({"num_samples"}), phase.name,
                phase.data, count_text(data.size(), "sample"), samples);
   }
   if (moved_by(model, phase).empty()) {
     fail_usage("{}: phase '{}': 'trainable' and 'frozen' leave no parameter that it can train",
-               locations.of({"trainable", "frozen", "kind"}), phase.name);
+               locations.find({"trainable", "frozen", "kind"}), phase.name);
   }
   plan.batch_size = std::min(config.batch_size, samples);
   plan.steps_per_epoch = (samples + plan.batch_size - 1) / plan.batch_size;

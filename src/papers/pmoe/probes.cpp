@@ -76,7 +76,7 @@ void count_batch(const RoutingRecord& record, const PatchTokens& patches, const 
   counts.all_C.index_add_(0, label_B, at::ones({examples}, at::kDouble));
 }
 
-void measure_routed(ProbeSubject& subject, Measurement& measurement) {
+void measure_routed(ProbedModel& subject, Measurement& measurement) {
   Model& model = subject.model();
   const Dataset& data = subject.data("test");
   const auto classes = static_cast<int64_t>(data.info().classes.size());

@@ -11,8 +11,7 @@ namespace moesaic {
 
 DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::string& split,
                              int64_t first, int64_t count) {
-  const SampleRandom random(static_cast<uint64_t>(config.seed),
-                            stream_id("pattern_tokens." + split));
+  const SampleRng random(static_cast<uint64_t>(config.seed), stream_id("pattern_tokens." + split));
   const auto uniform = [&](int64_t block) {
     at::Tensor numbers = at::empty({count}, at::kFloat);
     random.uniforms(first, count, block, numbers.mutable_data_ptr<float>());

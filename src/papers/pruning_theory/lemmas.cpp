@@ -44,7 +44,7 @@ struct Layer {
   }
 };
 
-std::vector<ExpertState> states_of(ProbeSubject& subject, Model& start) {
+std::vector<ExpertState> states_of(ProbedModel& subject, Model& start) {
   const Layer now(subject.model()), before(start);
   const std::shared_ptr<const Dataset> data = subject.shared_data("test");
   const at::Tensor start_2K = own_pattern_gates(start, data).proficiency();
@@ -95,7 +95,7 @@ std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
           found("grown_component", "4.4, eq. 12: least component over k l^2 C2 sqrt(log l)")};
 }
 
-void measure_lemmas(ProbeSubject& subject, Measurement& measurement) {
+void measure_lemmas(ProbedModel& subject, Measurement& measurement) {
   constexpr double kImportant = 0.1;  // Omega(1)
   const std::shared_ptr<Model> start = subject.initial_model();
   const Layer first(*start);
@@ -144,7 +144,7 @@ std::vector<Metric> norms_metrics(const Model& model, const DataSplits&) {
   return {table_metric(kNorms, "norms of weights by expert", 4)};
 }
 
-void measure_norms(ProbeSubject& subject, Measurement& measurement) {
+void measure_norms(ProbedModel& subject, Measurement& measurement) {
   const Layer layer(subject.model());
   const std::vector<int64_t> kept = layer.moe->kept();
   MeasuredTable table{{"routers", "mean of neurons"}, {}, {{}, {}}};

@@ -36,7 +36,7 @@ class PatternSgd final : public OnlinePhase {
       : OnlinePhase(plan, std::move(context), "is_zero"),
         config_(settings_of<PatternSgdConfig>(plan_.config)),
         layer_(*find_layer_of<nn::PatternExperts>(*context_.model)),
-        offset_(stream_begin(context_.seed)) {}
+        offset_(stream_offset(context_.seed)) {}
 
   bool is_done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
@@ -91,11 +91,11 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
   const PhaseConfig& phase = plan.config;
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
-    fail_needs(locations, locations.of_model("name", "kind"),
+    fail_needs(locations, locations.find_in_model("name", "kind"),
                "a model with pattern experts (moesaic list models)");
   }
   if (data.has_images() || !data.is_endless() || data.info().classes.size() != 2) {
-    fail_needs(locations, locations.of({"data"}),
+    fail_needs(locations, locations.find({"data"}),
                "an endless stream of patterns of two classes, which '" + phase.data + "' is not");
   }
   const Directions known = data.directions();
@@ -103,12 +103,13 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
   const int64_t width = (*layer)->options().width;
   if (patterns == known.end() || patterns->second.size(0) != width) {
     fail_usage("{}: phase '{}': the model has {} patterns, '{}' has {}",
-               locations.of_model("num_patterns", "data"), phase.name, width, phase.data,
+               locations.find_in_model("num_patterns", "data"), phase.name, width, phase.data,
                patterns == known.end() ? 0 : patterns->second.size(0));
   }
-  check_trains_all(plan, locations, model,
-                   "it trains routers and neurons; set a learning rate to 0 instead of 'trainable' "
-                   "and 'frozen'");
+  check_all_trained(
+      plan, locations, model,
+      "it trains routers and neurons; set a learning rate to 0 instead of 'trainable' "
+      "and 'frozen'");
   plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
 }
 

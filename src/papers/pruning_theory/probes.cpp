@@ -41,7 +41,7 @@ std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) 
   for_each_pair(model, *data.at("train"),
                 [&](const std::string& weights, const at::Tensor&, const std::string& direction,
                     const at::Tensor&) {
-                  const int64_t groups = model.moe_blocks()[0].ranked_groups();
+                  const int64_t groups = model.moe_blocks()[0].num_ranked_groups();
                   for (int64_t g = 0; g < groups; ++g) {
                     metrics.push_back(table_metric(
                         table_name(weights, direction, g),
@@ -62,7 +62,8 @@ std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
   for (size_t slot = 0; slot < kept.size(); ++slot) {
     const at::Tensor& weight = block.layer->router->weight;
     norms.push_back(weight[kept[slot]].norm(2, at::kDouble).item<double>());
-    if (kept[slot] * block.ranked_groups() / block.layer->options().num_experts != group) continue;
+    if (kept[slot] * block.num_ranked_groups() / block.layer->options().num_experts != group)
+      continue;
     const auto at = static_cast<int64_t>(slot);
     if (!most || norms[slot] > norms[static_cast<size_t>(*most)]) most = at;
     if (!least || norms[slot] < norms[static_cast<size_t>(*least)]) least = at;
@@ -92,12 +93,12 @@ MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w
   return table;
 }
 
-void measure_neurons(ProbeSubject& subject, Measurement& measurement) {
+void measure_neurons(ProbedModel& subject, Measurement& measurement) {
   for_each_pair(subject.model(), subject.data("train"),
                 [&](const std::string& weights, const at::Tensor& w_EJd,
                     const std::string& direction, const at::Tensor& v_Kd) {
                   const MoEBlock block = subject.model().moe_blocks()[0];
-                  for (int64_t g = 0; g < block.ranked_groups(); ++g) {
+                  for (int64_t g = 0; g < block.num_ranked_groups(); ++g) {
                     measurement.tables[table_name(weights, direction, g)] =
                         table_of(block, g, w_EJd, direction, v_Kd);
                   }
@@ -116,7 +117,7 @@ std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
       table_metric(kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4)};
 }
 
-void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
+void measure_proficiency(ProbedModel& subject, Measurement& measurement) {
   const nn::MoELayer layer = subject.model().moe_blocks()[0].layer;
   const at::Tensor p_2K =
       own_pattern_gates(subject.model(), subject.shared_data("test")).proficiency();

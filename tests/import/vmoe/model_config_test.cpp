@@ -206,7 +206,7 @@ TEST(VMoEModelConfig, AnEnsemblesAttentionPoolingMayNormalize) {
   EXPECT_TRUE(read_model(text).unused.empty());
   const VMoEConfig config = parsed_model(text);
   EXPECT_FALSE(config.encoder.attention_qk_norm);
-  EXPECT_TRUE(config.map_head_normalizes());
+  EXPECT_TRUE(config.has_map_head_qk_norm());
 }
 
 TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {
@@ -218,7 +218,7 @@ TEST(VMoEModelConfig, TheDenseClassHasNoExperts) {
       read_model(R"({"name": "VisionTransformer", "encoder": {"moe": {"layers": []}}})"));
 }
 
-TEST(VMoEModelConfig, AWholeRunHasTheModelInside) {
+TEST(VMoEModelConfig, ARunConfigurationContainsTheModel) {
   const std::string run = R"({"model": {"name": "VisionTransformerMoe", "patch_size": 4},
                               "image_size": 8, "notes": "x", "seed": 1})";
   EXPECT_EQ(parsed_model(run).image_size, 8);

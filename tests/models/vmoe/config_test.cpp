@@ -116,7 +116,7 @@ TEST(VMoEConfig, PointsAtTheSettingThatDoesNotFit) {
               HasSubstr("argument 'encoder.num_layers=1': "));
 }
 
-TEST(VMoEConfig, SaysTheWholeNameOfWhatDoesNotFit) {
+TEST(VMoEConfig, SaysTheFullNameOfWhatDoesNotFit) {
   EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
               ::testing::EndsWith(" image_size 30 (model.patch_size)"));
 }

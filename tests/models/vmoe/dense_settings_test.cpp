@@ -42,23 +42,23 @@ const std::map<std::string, Change>& changes() {
        }},
       {"mean beside a class token",
        [](VMoEConfig& c) {
-         c.classifier = kOfMean;
+         c.classifier = kPoolMean;
          c.class_token = true;
        }},
       {"norm after pooling",
        [](VMoEConfig& c) {
-         c.classifier = kOfMean;
+         c.classifier = kPoolMean;
          c.norm_after_pooling = true;
        }},
-      {"token and mean", [](VMoEConfig& c) { c.classifier = kOfTokenAndMean; }},
+      {"token and mean", [](VMoEConfig& c) { c.classifier = kPoolTokenAndMean; }},
       {"all tokens",
        [](VMoEConfig& c) {
          add_registers(c);
-         c.classifier = kOfTokens;
+         c.classifier = kPoolTokens;
          c.representation_size = 7;
        }},
       {"attention pooling of patches", [](VMoEConfig& c) {
-         c.classifier = kOfMap;
+         c.classifier = kPoolMap;
          c.num_registers = 2;
          c.encoder.activation = "gelu";
          c.encoder.layer_norm_eps = 0.01;
@@ -123,7 +123,7 @@ TEST(DenseSettings, SettingsThatExcludeEachOtherAreRefused) {
   EXPECT_THAT(refused([](VMoEConfig& c) { c.class_token = false; }),
               HasSubstr("classifier 'token' needs a class_token; choose 'gap'"));
   EXPECT_THAT(refused([](VMoEConfig& c) {
-                c.classifier = kOfTokenAndMean;
+                c.classifier = kPoolTokenAndMean;
                 c.norm_after_pooling = true;
               }),
               HasSubstr("norm_after_pooling is for a classifier of one token"));

@@ -94,7 +94,7 @@ TEST(VMoEFineTuning, LeavesAnotherLayerBeforeTheHeadBehind) {
   EXPECT_TRUE(torch::equal(wider.pre_logits->weight, fresh.pre_logits->weight));
 }
 
-TEST(VMoEFineTuning, GivesAWholeNetworkZerosForExpertsThatPruningRemoved) {
+TEST(VMoEFineTuning, GivesAnUnprunedNetworkZerosForExpertsThatPruningRemoved) {
   VMoEConfig pruned = source_config(), other = source_config();
   pruned.encoder.moe.kept_experts["3"] = {1, 4};
   other.image_size = 12;

@@ -36,7 +36,7 @@ Bounded bounded_product(const Bounded& x, const at::Tensor& w, const at::Tensor&
 class Int8Experts : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_int8_products()) GTEST_SKIP() << "this processor has no products of int8";
+    if (!has_int8_matmul()) GTEST_SKIP() << "this processor has no products of int8";
   }
   const torch::NoGradGuard no_grad_;
 };

@@ -27,39 +27,39 @@ TEST(LargeMemory, AFreedBlockServesTheNextOfItsSize) {
     a.fill_(1.0);
     b.fill_(2.0);
     EXPECT_EQ(a.sum().item<float>(), static_cast<float>(kNumbers));
-    EXPECT_EQ(cached_memory(), 0u);
+    EXPECT_EQ(cached_memory_bytes(), 0u);
   }
-  EXPECT_EQ(cached_memory(), 2u * kBytes);
+  EXPECT_EQ(cached_memory_bytes(), 2u * kBytes);
   const at::Tensor again = empty_large({kNumbers}, torch::kFloat);
   const at::Tensor other = empty_large({kNumbers}, torch::kFloat);
   EXPECT_TRUE(block_of(again) == first || block_of(other) == first);
   EXPECT_NE(block_of(again), block_of(other));
-  EXPECT_EQ(cached_memory(), 0u);
+  EXPECT_EQ(cached_memory_bytes(), 0u);
 }
 
 TEST(LargeMemory, ABlockThatManyTakesPassByIsFreed) {
   free_cached_memory();
   empty_large({kNumbers}, torch::kFloat);
   for (int i = 0; i < 900; ++i) empty_large({2 * kNumbers}, torch::kFloat);
-  EXPECT_EQ(cached_memory(), 3u * kBytes);
+  EXPECT_EQ(cached_memory_bytes(), 3u * kBytes);
   for (int i = 0; i < 200; ++i) empty_large({2 * kNumbers}, torch::kFloat);
-  EXPECT_EQ(cached_memory(), 2u * kBytes);
+  EXPECT_EQ(cached_memory_bytes(), 2u * kBytes);
 }
 
 TEST(LargeMemory, IsDividedAmongTheProcessesOfAMachine) {
   free_cached_memory();
-  share_cached_memory(int64_t{1} << 40);  // Each may keep less than a block.
+  limit_cached_memory(int64_t{1} << 40);  // Each may keep less than a block.
   empty_large({kNumbers}, torch::kFloat);
-  EXPECT_EQ(cached_memory(), 0u);
-  share_cached_memory(1);
+  EXPECT_EQ(cached_memory_bytes(), 0u);
+  limit_cached_memory(1);
   empty_large({kNumbers}, torch::kFloat);
-  EXPECT_EQ(cached_memory(), kBytes);
+  EXPECT_EQ(cached_memory_bytes(), kBytes);
 }
 
 TEST(LargeMemory, SmallTensorsAreLeftToTheLibrary) {
   free_cached_memory();
   empty_large({1000}, torch::kFloat);
-  EXPECT_EQ(cached_memory(), 0u);
+  EXPECT_EQ(cached_memory_bytes(), 0u);
 }
 
 TEST(LargeMemory, TensorsAreOrdinaryOnes) {
@@ -76,9 +76,9 @@ TEST(LargeMemory, TensorsAreOrdinaryOnes) {
 TEST(LargeMemory, CachedBlocksCanBeGivenBack) {
   at::Tensor tensor = empty_large({kNumbers}, torch::kFloat);
   tensor = at::Tensor();
-  EXPECT_GE(cached_memory(), kBytes);
+  EXPECT_GE(cached_memory_bytes(), kBytes);
   free_cached_memory();
-  EXPECT_EQ(cached_memory(), 0u);
+  EXPECT_EQ(cached_memory_bytes(), 0u);
   EXPECT_EQ(empty_large({kNumbers}, torch::kFloat).fill_(3.0).mean().item<float>(), 3.0F);
 }
 

@@ -86,8 +86,7 @@ TEST(LatentClusters, InputsAreTheNumbersOfTheStreamAndTheMean) {
   truth.mean_Cd = torch::zeros_like(truth.mean_Cd);
   const DatasetInputs found = latent_examples(config, truth, "test", 9, 70);
   const Tensor wanted = torch::empty({21, 70});
-  SampleRandom(6, stream_id("latent.test"))
-      .normals(9, 70, 21, wanted.mutable_data_ptr<float>(), 70);
+  SampleRng(6, stream_id("latent.test")).normals(9, 70, 21, wanted.mutable_data_ptr<float>(), 70);
   EXPECT_TRUE(torch::equal(found.values_NCHW.flatten(1), wanted.t()));
 }
 
@@ -162,19 +161,21 @@ TEST(LatentClusters, RefusesWhatCannotBeLearned) {
 }
 
 TEST(LatentClusters, SaysWhatTheTheoremsDoNotCover) {
-  EXPECT_EQ(departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}}), "");
-  EXPECT_EQ(departures({}), "an odd information exponent, 3, tasks whose mean square is not 1");
-  EXPECT_EQ(departures({.local = {{0, 0, 1}}, .global = {0, 0, 1}}),
+  EXPECT_EQ(assumption_violations({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}}), "");
+  EXPECT_EQ(assumption_violations({}),
+            "an odd information exponent, 3, tasks whose mean square is not 1");
+  EXPECT_EQ(assumption_violations({.local = {{0, 0, 1}}, .global = {0, 0, 1}}),
             "an information exponent below 3, 2");
-  EXPECT_EQ(departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}, .signs = {1, 1}}),
+  EXPECT_EQ(assumption_violations(
+                {.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}, .signs = {1, 1}}),
             "signs whose sum is not 0");
-  EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}}),
+  EXPECT_THAT(assumption_violations({.local = {{0, 0, 0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}}),
               HasSubstr("different information exponents"));
-  EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0.8, 0.6}}, .global = {0, 0, 0, 0, 1}}),
+  EXPECT_THAT(assumption_violations({.local = {{0, 0, 0, 0, 0.8, 0.6}}, .global = {0, 0, 0, 0, 1}}),
               HasSubstr("leading coefficients of different magnitude"));
-  EXPECT_EQ(
-      departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}, .directions = "random"}),
-      "means that are not orthogonal to the tasks' directions");
+  EXPECT_EQ(assumption_violations(
+                {.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}, .directions = "random"}),
+            "means that are not orthogonal to the tasks' directions");
 }
 
 TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {

@@ -71,7 +71,7 @@ TEST_P(ShallowExpertsOf, KeepsTheSlotsThatAreNamed) {
   const Tensor x_Rd = randn({7, 4}, 2, torch::kFloat);
   const Tensor last = experts->outputs_of(x_Rd, 2).detach();
   experts->keep({0, 2});
-  EXPECT_EQ(experts->count(), 2);
+  EXPECT_EQ(experts->num_experts(), 2);
   expect_close(experts->outputs_of(x_Rd, 1).detach(), last, 0.0);
 }
 
@@ -118,7 +118,7 @@ Routing route(const std::string& routing, const Tensor& router_Kd, const Tensor&
 
 TEST(LatentRouterOptions, NameTheRoutingTheyWereMadeFor) {
   for (const char* routing : {kTopOne, kEveryAboveZero}) {
-    EXPECT_EQ(latent_routing(latent_router_options(5, 3, routing, {0, 2})), routing);
+    EXPECT_EQ(latent_routing_name(latent_router_options(5, 3, routing, {0, 2})), routing);
     EXPECT_EQ(kept_experts(latent_router_options(5, 3, routing, {0, 2}).rule),
               (std::vector<int64_t>{0, 2}));
   }

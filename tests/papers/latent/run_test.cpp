@@ -66,7 +66,7 @@ TrainedLatent train_latent(const RunConfig& config, const std::string& before = 
 /// Samples that phase number `index` of the runs above takes.
 DatasetInputs samples_of(int64_t index, int64_t count) {
   const auto data = open_dataset("latent-small", "train");
-  return data->generate(stream_begin(phase_seed(5, index)), count);
+  return data->generate(stream_offset(phase_seed(5, index)), count);
 }
 
 double item(const Tensor& tensor) {
@@ -128,7 +128,7 @@ std::vector<std::vector<std::pair<int64_t, float>>> rows_by_sample(const RoutedB
 }
 
 TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
-  const SampleRandom ties(3, 4);
+  const SampleRng ties(3, 4);
   const Tensor x = testing::randn({4000, 5}, 1, torch::kFloat), y = torch::zeros({4000});
   const Tensor router = torch::zeros({4, 5});
   const auto whole = rows_by_sample(route_samples(x, y, router, nn::kTopOne, ties, 100), 4000);
@@ -146,7 +146,7 @@ TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
 }
 
 TEST(LatentRouting, IsByTheLargestLogitOrByTheSign) {
-  const SampleRandom ties(3, 4);
+  const SampleRng ties(3, 4);
   const Tensor x = testing::randn({60, 5}, 1, torch::kFloat), y = torch::zeros({60});
   const Tensor router = testing::randn({3, 5}, 2, torch::kFloat);
   const Tensor h = x.to(torch::kDouble).mm(router.to(torch::kDouble).t());
@@ -356,7 +356,7 @@ struct StartedPhase {
 
 StartedPhase start_phase(size_t index, const std::vector<std::string>& changes = {}) {
   const RunConfig config = latent_run(changes);
-  Datasets datasets;
+  DatasetCache datasets;
   StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(RunStart(config).model()), nullptr};
   const PhasePlan plan = plan_phases(config, *started.model, datasets).at(index);
   started.phase = phase_kinds()

@@ -51,7 +51,7 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
   const Probe& probe = probes().at("routed");
   EXPECT_EQ(probe.metrics(*model, splits).size(), 6U);
   const c10::InferenceMode inference;
-  ProbeSubject subject(*model, 0, splits, {.num_loader_threads = 0});
+  ProbedModel subject(*model, 0, splits, {.num_loader_threads = 0});
   Measurement found;
   probe.measure(subject, found);
   // Class 1: expert 1 gets both, the first with the largest gate. Class 2: expert 2 gets both, only
@@ -85,7 +85,7 @@ TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
                                                              .labels_N = torch::tensor({0, 0, 1}),
                                                              .groups_N = torch::tensor({0, 3, 0})});
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, 0, {{"train", data}, {"test", data}}, {.num_loader_threads = 0});
+  ProbedModel subject(model, 0, {{"train", data}, {"test", data}}, {.num_loader_threads = 0});
   Measurement found;
   probes().at("routed").measure(subject, found);
   EXPECT_EQ(found.numbers.at("routed_class_1"), 50.0);

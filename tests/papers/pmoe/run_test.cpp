@@ -132,7 +132,7 @@ TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
     return make_mosaic(
         open_tiny("three", split),
         {.deciding = {"class 0", "class 1"}, .grid = 2, .num_train = 6, .num_test = 4},
-        MosaicOf::images, "tiles", "");
+        MosaicContent::images, "tiles", "");
   };
   TrainerOptions options = options_with_described("");
   options.open = tiles;

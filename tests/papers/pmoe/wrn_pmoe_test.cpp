@@ -63,7 +63,7 @@ Tensor plain_mixture(const WrnPMoE& model, const Tensor& map_BCSS) {
   const int64_t patch = moe.patch_size, side = map_BCSS.size(3), each = side / patch;
   const Tensor patches = nn::patches_of(map_BCSS, patch);
   std::vector<Tensor> outputs;
-  for (int64_t e = 0; e < experts.count(); ++e) {
+  for (int64_t e = 0; e < experts.num_experts(); ++e) {
     const Tensor values = patches.matmul(model.moe->router->weight[e]);
     const Tensor gates = values.softmax(1);
     Tensor masked = torch::zeros_like(map_BCSS);
@@ -213,9 +213,9 @@ TEST(WrnPMoE, WithoutMixtureIsTheWideResNet) {
 
 TEST(WrnPMoE, StridesPadAtTheEndAsTensorFlow) {
   nn::FeatureMapShape maps{1, 4};
-  const nn::Convolution made(maps,
-                             nn::ConvolutionOptions{.outputs = 1, .stride = 2, .pads_end = true},
-                             at::make_generator<at::CPUGeneratorImpl>(1));
+  const nn::Convolution made(
+      maps, nn::ConvolutionOptions{.out_channels = 1, .stride = 2, .pads_end_only = true},
+      at::make_generator<at::CPUGeneratorImpl>(1));
   const torch::NoGradGuard no_grad;
   made->weight.fill_(1.0);
   const Tensor image = torch::arange(16.0F).view({1, 1, 4, 4});
@@ -269,7 +269,7 @@ TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
   model->eval();
   const Tensor images = wide_images(3);
   const torch::NoGradGuard no_grad;
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   model->forward(images);
   const nn::MapExpertsImpl& experts = *model->experts;
   const Tensor x = nn::patches_of(model->trunk->forward(images), 2).flatten(0, 1);
@@ -288,8 +288,8 @@ TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
       const Tensor more = active(map * gate, e) - active(map * 0.0, e);
       sum += experts.w[e].flatten(1).mm(more).norm().item<double>();
     }
-    EXPECT_NEAR(meter.use().at(0).sums.at({1, 1})[e].item<double>(), sum, 1e-9);
-    EXPECT_NEAR(meter.use().at(0).sums.at({0, 1})[e].item<double>(), sum, 1e-9);
+    EXPECT_NEAR(meter.statistics().at(0).sums.at({1, 1})[e].item<double>(), sum, 1e-9);
+    EXPECT_NEAR(meter.statistics().at(0).sums.at({0, 1})[e].item<double>(), sum, 1e-9);
   }
 }
 

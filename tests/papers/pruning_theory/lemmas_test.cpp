@@ -33,7 +33,7 @@ std::shared_ptr<PatternMoE> start() {
 std::map<std::string, double> numbers(Model& now) {
   const c10::InferenceMode inference;
   const DataSplits data = {{"train", two_examples()}, {"test", two_examples()}};
-  ProbeSubject subject(now, 9, data, {}, start);
+  ProbedModel subject(now, 9, data, {}, start);
   Measurement found;
   probes().at("lemmas").measure(subject, found);
   return found.numbers;

@@ -36,7 +36,7 @@ inline std::shared_ptr<const Dataset> pattern_data(const at::Tensor& tokens_Nn,
 inline Measurement measured(const char* probe, Model& model,
                             const std::shared_ptr<const Dataset>& data) {
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, 0, {{"train", data}, {"test", data}}, {});
+  ProbedModel subject(model, 0, {{"train", data}, {"test", data}}, {});
   Measurement measurement;
   probes().at(probe).measure(subject, measurement);
   return measurement;

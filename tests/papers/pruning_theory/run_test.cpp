@@ -51,7 +51,7 @@ TEST(PatternRun, GoesOnWithTheSameBits) {
   expect_same_files(pattern_run(), {8, 24, 45}, {"checkpoints/recover/model.safetensors"});
 }
 
-TEST(PatternRun, RestoresTheWholeNetwork) {
+TEST(PatternRun, RestoresAllParameters) {
   // Whatever a branch left at random, the next one chooses among all eight.
   const std::vector<std::string> mild = {"phases.random.on_entry.prune.keep=3"};
   const auto weights = [](const std::vector<std::string>& changes) {

@@ -183,8 +183,8 @@ void describe(auto& f, StemLayer& c) {
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
 /// Input of the head, see `classifier`.
-inline constexpr const char *kOfToken = "token", *kOfMean = "gap", *kOfMap = "map",
-                            *kOfTokenAndMean = "token_gap", *kOfTokens = "tokens";
+inline constexpr const char *kPoolToken = "token", *kPoolMean = "gap", *kPoolMap = "map",
+                            *kPoolTokenAndMean = "token_gap", *kPoolTokens = "tokens";
 
 /// Settings of a V-MoE or E3.
 struct VMoEConfig {
@@ -194,7 +194,7 @@ struct VMoEConfig {
   Size2d patch_size = 7;
   std::vector<nn::StemLayer> stem;
   int64_t hidden_size = 96, num_classes = 10;
-  std::string classifier = kOfToken;
+  std::string classifier = kPoolToken;
   std::optional<bool> class_token;
   int64_t num_registers = 0;
   bool norm_after_pooling = false;
@@ -206,20 +206,20 @@ struct VMoEConfig {
   /// Returns whether a linear layer returns classes.
   bool has_head() const { return num_classes > 0; }
   /// Returns whether the position embedding is a parameter.
-  bool learns_positions() const { return encoder.position_emb.name == kLearned; }
+  bool has_learned_positions() const { return encoder.position_emb.name == kLearned; }
   /// Returns whether a class token is added to the patches.
-  bool has_class_token() const { return class_token.value_or(classifier.starts_with(kOfToken)); }
+  bool has_class_token() const { return class_token.value_or(classifier.starts_with(kPoolToken)); }
   /// Returns the number of tokens before the patches: class token and registers.
-  int64_t prefix_tokens() const { return num_registers + (has_class_token() ? 1 : 0); }
+  int64_t num_prefix_tokens() const { return num_registers + (has_class_token() ? 1 : 0); }
   /// Returns whether attention pools the tokens.
-  bool has_map_head() const { return classifier == kOfMap; }
+  bool has_map_head() const { return classifier == kPoolMap; }
   /// Returns whether that pooling normalises queries and keys.
-  bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
+  bool has_map_head_qk_norm() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
   /// Returns the width of the pooled tokens.
   int64_t pooled_size() const {
-    const int64_t parts = classifier == kOfTokenAndMean ? 2
-                          : classifier == kOfTokens     ? prefix_tokens()
-                                                        : 1;
+    const int64_t parts = classifier == kPoolTokenAndMean ? 2
+                          : classifier == kPoolTokens     ? num_prefix_tokens()
+                                                          : 1;
     return parts * hidden_size;
   }
   /// Returns the width of the head's input.
@@ -231,7 +231,7 @@ struct VMoEConfig {
     return {image_size.height / patch_size.height, image_size.width / patch_size.width};
   }
   /// Returns the height and width of a patch on the map that the patch embedding takes.
-  Size2d embedding_patch() const {
+  Size2d embedding_patch_size() const {
     Size2d patch = patch_size;
     for (const auto& [unused, stride] : stem) patch = {patch.height / stride, patch.width / stride};
     return patch;
@@ -239,9 +239,9 @@ struct VMoEConfig {
   /// Returns the number of an image's patches.
   int64_t num_patches() const { return grid().height * grid().width; }
   /// Returns the number of an image's tokens in a member.
-  int64_t num_tokens() const { return num_patches() + prefix_tokens(); }
+  int64_t num_tokens() const { return num_patches() + num_prefix_tokens(); }
   /// Returns the number of tokens that a learned position embedding has rows for.
-  int64_t embedded_tokens() const {
+  int64_t num_embedded_tokens() const {
     return num_patches() + (has_class_token() && encoder.position_emb.class_token ? 1 : 0);
   }
   /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
@@ -268,7 +268,7 @@ void describe(auto& f, VMoEConfig& c) {
     "input of the head: token: class token; gap: mean of the patches; token_gap: both side by "
     "side; tokens: class token and registers side by side; map: attention pooling of the patches; "
     "0: first token",
-    one_of({kOfToken, kOfMean, kOfMap, "0", kOfTokenAndMean, kOfTokens}));
+    one_of({kPoolToken, kPoolMean, kPoolMap, "0", kPoolTokenAndMean, kPoolTokens}));
   f("class_token", c.class_token,
     "learned token before the patches; null: where the classifier takes it");
   f("num_registers", c.num_registers,

@@ -68,7 +68,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   std::map<std::string, double> aux_losses() const override;
   int64_t tokens_per_image() const override { return config_.num_tokens() * num_members(); }
   std::optional<PatchTokens> patch_tokens() const override {
-    return PatchTokens{config_.grid(), config_.prefix_tokens()};
+    return PatchTokens{config_.grid(), config_.num_prefix_tokens()};
   }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
@@ -82,13 +82,13 @@ class VMoE : public Model, public nn::DataParallelModule {
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
   std::shared_ptr<Model> upcycled(const Upcycling& upcycling, uint64_t seed) const override;
-  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
+  std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   /// Returns the configuration that the network was built from.
   const VMoEConfig& settings() const { return config_; }
   /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor.
   /// The configuration determines this embedding, so that it is not part of the network's state.
-  const at::Tensor& position_waves() const { return position_waves_; }
+  const at::Tensor& sincos_position_embedding() const { return sincos_position_embedding_; }
   /// Returns whether the position embedding is learned and has a row for the class token.
   bool embeds_class_token() const {
     return cls.defined() && position_embedding.defined() &&
@@ -112,7 +112,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   void move_positions(torch::Device device, bool non_blocking);
 
   VMoEConfig config_;
-  at::Tensor position_waves_;
+  at::Tensor sincos_position_embedding_;
 };
 
 }  // namespace moesaic

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 

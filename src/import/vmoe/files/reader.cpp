@@ -7,7 +7,7 @@
 
 #include "checkpoint.h"
 #include "message_pack.h"
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
 

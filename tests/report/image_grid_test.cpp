@@ -19,19 +19,19 @@ std::string samples_text(const std::string& rest) {
          rest + "}";
 }
 
-SamplesConfig samples_config(const std::string& rest) {
-  return parse<SamplesConfig>(Document::from_text(samples_text(rest), "tiny.json").root());
+ImageGridConfig samples_config(const std::string& rest) {
+  return parse<ImageGridConfig>(Document::from_text(samples_text(rest), "tiny.json").root());
 }
 
 ReproduceOptions samples_options() {
   ReproduceOptions options;
-  options.progress = false;
+  options.show_progress = false;
   options.open = report_test::open_tiny;
   return options;
 }
 
-TEST(Samples, AreThePixelsOfTheImages) {
-  const Figure figure = samples_figure(samples_config(R"("images": [1, 0])"), samples_options());
+TEST(ImageGrid, AreThePixelsOfTheImages) {
+  const Figure figure = image_grid_figure(samples_config(R"("images": [1, 0])"), samples_options());
   const auto data = report_test::open_tiny("three", "train");
   std::string wanted;
   for (const int64_t index : {1, 0}) {
@@ -47,25 +47,26 @@ TEST(Samples, AreThePixelsOfTheImages) {
   EXPECT_THAT(figure.script, HasSubstr("'shade 1'"));
 }
 
-TEST(Samples, AreAugmentedBySeed) {
+TEST(ImageGrid, AreAugmentedBySeed) {
   const auto data = [](const std::string& rest) {
-    return samples_figure(samples_config(R"("images": [0, 1, 2], "augment": {"shift": 2})" + rest),
-                          samples_options())
+    return image_grid_figure(
+               samples_config(R"("images": [0, 1, 2], "augment": {"shift": 2})" + rest),
+               samples_options())
         .data;
   };
   EXPECT_EQ(data(""), data(R"(, "seed": 1)"));
   EXPECT_NE(data(""), data(R"(, "seed": 2)"));
 }
 
-TEST(Samples, RefuseWhatThereIsNot) {
+TEST(ImageGrid, RefuseWhatThereIsNot) {
   EXPECT_THAT(error_of([] { samples_config(R"("images": [0], "augment": {"mixup": 0.5})"); }),
               HasSubstr("mixup needs a batch"));
   EXPECT_THAT(
-      error_of([] { samples_figure(samples_config(R"("images": [48])"), samples_options()); }),
+      error_of([] { image_grid_figure(samples_config(R"("images": [48])"), samples_options()); }),
       HasSubstr("'train' of 'three' has 48 images; image 48 does not exist"));
 }
 
-TEST(Samples, AreDrawnByReproduce) {
+TEST(ImageGrid, AreDrawnByReproduce) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
   Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
@@ -81,7 +82,7 @@ TEST(Samples, AreDrawnByReproduce) {
   reproduce(experiment, options);  // It is this experiment's folder.
 }
 
-TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
+TEST(ImageGrid, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
   Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};

@@ -112,8 +112,8 @@ TEST(Parts, AreTheCheckpointOfOneProcess) {
       expect_same_tensors(loaded.optimizer, stacked().optimizer);
       EXPECT_EQ(loaded.state.dump(), stacked().state.dump());
     }
-    EXPECT_TRUE(load_checkpoint(folder / "a", {.optimizer = false}).optimizer.empty());
-    EXPECT_TRUE(load_checkpoint(folder / "a", {.model = false}).model.empty());
+    EXPECT_TRUE(load_checkpoint(folder / "a", {.load_optimizer = false}).optimizer.empty());
+    EXPECT_TRUE(load_checkpoint(folder / "a", {.load_model = false}).model.empty());
   }
   save_checkpoint(folder / "one", load_checkpoint(folder / "a"));
   save_checkpoint(folder / "same", stacked());
@@ -227,7 +227,7 @@ TEST(Parts, OptimizersFilesAreLeftAloneWhereTheyAreNotWanted) {
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   put(file, bytes);
   EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr("altered"));
-  EXPECT_NO_THROW(load_checkpoint(folder / "a", {.optimizer = false}));
+  EXPECT_NO_THROW(load_checkpoint(folder / "a", {.load_optimizer = false}));
   EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 2u);
 }
 

@@ -109,20 +109,20 @@ struct UseCase {
   std::vector<int64_t> kept;  ///< Empty: all.
 };
 
-class ExpertUseOf : public ::testing::TestWithParam<UseCase> {};
+class ExpertStatisticsOf : public ::testing::TestWithParam<UseCase> {};
 
-TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
+TEST_P(ExpertStatisticsOf, EqualsLoopsOverTokens) {
   const torch::NoGradGuard no_grad;
   const auto model = small_vmoe(GetParam().config());
   if (!GetParam().kept.empty()) model->moe_blocks()[0].layer->keep_experts(GetParam().kept);
   const at::Tensor images = small_images(3);
   const PlainUses wanted = plain_use(*model, images);
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   model->forward(images);
-  const LayerUse& use = meter.use().at(1);
+  const LayerStatistics& use = meter.statistics().at(1);
   EXPECT_EQ(static_cast<double>(use.tokens), wanted[0].tokens);
   const MoEBlock block = model->moe_blocks()[0];
-  const ScoreInput input{.finetuned = block, .use = &use};
+  const ScoreInput input{.finetuned = block, .statistics = &use};
   const at::Tensor means = use.mean_outputs_Eo();
   double dropped = 0, all_rows = 0;
   for (size_t e = 0; e < 6; ++e) {
@@ -152,7 +152,7 @@ TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Networks, ExpertUseOf,
+    Networks, ExpertStatisticsOf,
     ::testing::Values(UseCase{"Whole", crowded, {}}, UseCase{"Pruned", crowded, {0, 2, 3, 5}},
                       UseCase{"ExpertsChoose", is_expert_choice, {}},
                       UseCase{"PrunedExpertsChoose", is_expert_choice, {0, 2, 3, 5}},
@@ -160,28 +160,28 @@ INSTANTIATE_TEST_SUITE_P(
                       UseCase{"PrunedEnsemble", ensemble, {0, 2, 3, 5}}),
     [](const auto& param) { return param.param.name; });
 
-TEST(ExpertUse, OfAnEnsembleCountsTheTokensOfEveryMember) {
+TEST(ExpertStatistics, OfAnEnsembleCountsTheTokensOfEveryMember) {
   const torch::NoGradGuard no_grad;
   const auto model = small_vmoe(ensemble());
-  const ExpertUseMeter meter(*model);
+  const ExpertStatisticsMeter meter(*model);
   model->forward(small_images(2));
-  const LayerUse& use = meter.use().at(1);
+  const LayerStatistics& use = meter.statistics().at(1);
   EXPECT_EQ(use.tokens, 2 * 2 * 17);
   // A member's tokens select two of its own three experts.
   EXPECT_EQ(use.selections.narrow(0, 0, 3).sum().item<double>(), 2 * 2 * 17);
   EXPECT_EQ(use.selections.narrow(0, 3, 3).sum().item<double>(), 2 * 2 * 17);
 }
 
-TEST(ExpertUse, ChangesNothingAndEndsWithTheMeter) {
+TEST(ExpertStatistics, ChangesNothingAndEndsWithTheMeter) {
   const torch::NoGradGuard no_grad;
   const auto model = small_vmoe();
   const at::Tensor images = small_images(2), before = model->forward(images).logits;
   int64_t tokens = 0;
   {
-    const ExpertUseMeter meter(*model);
+    const ExpertStatisticsMeter meter(*model);
     EXPECT_TRUE(at::equal(model->forward(images).logits, before));
     model->forward(images);
-    tokens = meter.use().at(3).tokens;
+    tokens = meter.statistics().at(3).tokens;
   }
   EXPECT_EQ(tokens, 2 * 2 * 17);
   model->forward(images);  // The meter is gone.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 #include <fmt/ranges.h>
 

@@ -35,10 +35,10 @@ inline std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int
   return panels;
 }
 
-/// Calls use(panel, scratch) for all panels on all threads. Each thread has an `OfThread` and
+/// Calls use(panel, scratch) for all panels on all threads. Each thread has a `PerThread` and
 /// `scratch_bytes` aligned to a cache line, and takes panels one after the other. A panel's result
 /// does not depend on the thread that computes it.
-template <class OfThread = std::monostate, class Use>
+template <class PerThread = std::monostate, class Use>
 void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use) {
   const auto count = static_cast<int64_t>(panels.size());
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
@@ -48,7 +48,7 @@ void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use
   auto* const scratch = memory.mutable_data_ptr<uint8_t>();
   std::atomic<int64_t> next = 0;
   at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t last) {
-    [[maybe_unused]] const OfThread of_thread;
+    [[maybe_unused]] const PerThread of_thread;
     for (; thread < last; ++thread) {
       for (int64_t i = next++; i < count; i = next++) use(panels[i], scratch + thread * stride);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/expert_work.h"
+#include "moesaic/ops/parallel_panels.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/checked.h"
+#include "moesaic/base/checked_math.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kMax = UINT64_MAX;
 
-TEST(Checked, GivesResultsThatFit) {
+TEST(CheckedMath, GivesResultsThatFit) {
   EXPECT_EQ(checked_add(kMax - 1, 1), kMax);
   EXPECT_EQ(checked_add(0, 0), 0u);
   EXPECT_EQ(checked_mul(1ULL << 32, (1ULL << 32) - 1), (1ULL << 32) * ((1ULL << 32) - 1));
@@ -17,7 +17,7 @@ TEST(Checked, GivesResultsThatFit) {
   EXPECT_EQ(checked_mul(kMax, 0), 0u);
 }
 
-TEST(Checked, GivesNothingOnOverflow) {
+TEST(CheckedMath, GivesNothingOnOverflow) {
   EXPECT_EQ(checked_add(kMax, 1), std::nullopt);
   EXPECT_EQ(checked_add(1, kMax), std::nullopt);
   EXPECT_EQ(checked_mul(1ULL << 32, 1ULL << 32), std::nullopt);

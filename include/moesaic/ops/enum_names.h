@@ -3,7 +3,7 @@
 #pragma once
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic::ops {
 

@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

@@ -19,7 +19,6 @@
 #include <cstdlib>
 #include <future>
 #include <system_error>
-#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"

@@ -6,7 +6,6 @@
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/base/registry.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/train/phase.h"

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

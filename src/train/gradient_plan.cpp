@@ -6,20 +6,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/objective.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {

@@ -6,25 +6,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
 #include <span>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "moesaic/models/registry.h"
-#include "moesaic/prune/criteria.h"
-#include "moesaic/prune/plan.h"
-#include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/gradient_phase.h"
 #include "planned_model.h"

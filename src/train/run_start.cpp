@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start of a run: the network that it starts with, then what the Trainer does before the first
 // step.
-#include "moesaic/train/run_plan.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <chrono>
 #include <thread>
-#include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
@@ -28,7 +21,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
-#include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

@@ -3,11 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/process_group.h"

@@ -5,21 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/train/datasets.h"

@@ -3,20 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/formats/tensorboard.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"

@@ -2,29 +2,13 @@
 // Trains a network through the phases of a run, which may be stopped and resumed at any step.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/data/preprocess.h"
-#include "moesaic/models/model.h"
-#include "moesaic/train/datasets.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/expert_loads.h"
-#include "moesaic/train/phase.h"
-#include "moesaic/train/run_config.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 

@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 
 namespace moesaic {

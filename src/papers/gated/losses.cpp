@@ -4,10 +4,7 @@
 #include <torch/torch.h>
 
 #include <array>
-#include <cmath>
-#include <functional>
 #include <numbers>
-#include <vector>
 
 #include "link.h"
 #include "moesaic/base/error.h"

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/gated.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
-
-#include <cmath>
-#include <utility>
-#include <vector>
 
 #include "link.h"
 #include "moesaic/base/error.h"

@@ -7,25 +7,15 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "losses.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
-#include "moesaic/papers/gated.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"

@@ -2,16 +2,8 @@
 // The phase kind "patch_sgd": chunks of steps of Algorithms 1 and 2 of the pMoE paper.
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/patches.h"

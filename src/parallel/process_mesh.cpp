@@ -339,14 +339,11 @@ ProcessMesh::~ProcessMesh() {
 }
 
 void ProcessMesh::barrier() const {
-  const auto publish = [&](bool now) {
-    if (now) monitor_->publish(/*all=*/true);
-  };
   try {
     // What process 0 warns of is known before the others say what only they warn of.
-    publish(is_rank_zero());
+    if (is_rank_zero()) monitor_->publish(/*all=*/true);
     world_->barrier(/*endless=*/true);
-    publish(!is_rank_zero());
+    if (!is_rank_zero()) monitor_->publish(/*all=*/true);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

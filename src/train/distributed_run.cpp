@@ -20,8 +20,8 @@ namespace moesaic {
 namespace {
 
 bool starts_with_any(const std::string& name, const std::vector<std::string>& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+  return std::ranges::any_of(prefixes,
+                             [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 constexpr size_t kHashDigits = 16;

@@ -314,7 +314,6 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.counts_selected =
       !probes && result.evaluation.routing.empty() && !model->moe_blocks().empty();
   result.num_parameters = model->num_parameters();
-  result.example = example_noun(dataset->info());
   return result;
 }
 
@@ -343,7 +342,7 @@ std::string to_text(const CheckpointEvaluation& result) {
     text += fmt::format("{:<16} {}\n", name, value);
   };
   row("checkpoint", result.checkpoint.string());
-  const std::string& example = result.example;
+  const std::string example = example_noun(result.dataset->info());
   row("data",
       fmt::format("{}, {} {} {}s", result.data, evaluation.num_images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);

@@ -224,8 +224,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
   if (in_memory() || !is_rank_zero()) return;
-  write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
-  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  write_atomic(folder_->root() / "data.json", to_json(data_).dump(1) + "\n");
+  write_atomic(folder_->root() / "config.json", to_json(config_).dump(2) + "\n");
 }
 
 void Trainer::check_data(const std::optional<RunData>& started) {
@@ -366,9 +366,7 @@ void Trainer::restore(Phase& phase) {
 }
 
 std::string Trainer::teacher_checkpoint(const std::string& name) const {
-  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
-                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
-  if (!earlier) return name;
+  if (!is_earlier_phase(name)) return name;
   if (in_memory()) {
     fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
                plan().config.name, name);

@@ -295,9 +295,12 @@ std::vector<std::string> Trainer::classes_after(const std::string& phase) const 
 
 std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) const {
   if (name.empty()) return nullptr;
-  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
-                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
-  return earlier ? network_after(name) : load_model(name, config_.trust);
+  return is_earlier_phase(name) ? network_after(name) : load_model(name, config_.trust);
+}
+
+bool Trainer::is_earlier_phase(const std::string& name) const {
+  return std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
+                     [&](const PhasePlan& plan) { return plan.config.name == name; });
 }
 
 bool Trainer::is_restored_later(const std::string& phase) const {

@@ -60,8 +60,6 @@ class Meter {
   virtual void add(const ModelOutput& output, const Batch& batch) = 0;
   /// Returns the metrics of all images so far, at least one.
   virtual Metrics result() const = 0;
-  /// Returns what was predicted for the images of each class; empty where there are no classes.
-  virtual ConfusionMatrix confusion() const { return {}; }
   /// Returns what was predicted for each image.
   virtual Predictions predictions() const { return {}; }
 };
@@ -268,7 +266,6 @@ struct CheckpointEvaluation {
   double flops_per_image = 0.0;
   bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
   int64_t num_parameters = 0;
-  std::string example;  ///< What the data's examples are called, see example_noun().
 };
 
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.

@@ -114,10 +114,6 @@ class RunFolder {
 
   /// Returns the folder.
   const fs::path& root() const { return root_; }
-  /// Returns the path of the resolved configuration.
-  fs::path config() const { return root_ / "config.json"; }
-  /// Returns the path of the data's fingerprint.
-  fs::path data() const { return root_ / "data.json"; }
   /// Returns the folder of the checkpoint with the best metric.
   fs::path best() const { return root_ / "best"; }
   /// Returns the folder of the checkpoint after this step.

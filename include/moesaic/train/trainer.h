@@ -162,6 +162,7 @@ class Trainer {
   std::shared_ptr<Model> pretrained_network(const std::string& name) const;
   /// Returns the checkpoint of a teacher: of an earlier phase, or what is named.
   std::string teacher_checkpoint(const std::string& name) const;
+  bool is_earlier_phase(const std::string& name) const;
   bool is_restored_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);

@@ -59,13 +59,6 @@ struct Moves {
   }
 };
 
-/// Warns of fewer samples than a regressor has numbers, which no loss determines.
-void check_samples(const SettingLocations& locations, int64_t samples, int64_t width) {
-  if (samples >= width) return;
-  log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
-              locations.of({"batch_size", "num_samples"}), locations.phase().name, samples, width);
-}
-
 /// Warns where the network's mixture differs from the one that makes the data.
 void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
   constexpr double kSameNoise = 1e-6;  // A model's cannot be 0.
@@ -120,7 +113,11 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
                            mixture->options().width, phase.data));
   }
   check_mixture(locations, mixture->options());
-  check_samples(locations, batch, mixture->options().width);
+  const int64_t width = mixture->options().width;
+  if (batch < width) {
+    log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
+                locations.of({"batch_size", "num_samples"}), phase.name, batch, width);
+  }
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
         "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",

@@ -164,7 +164,7 @@ class PatchSgd final : public OnlinePhase {
         const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
         const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
         const at::AutoGradMode differentiable(true);
-        const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
+        const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits;
         const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
         const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
         const torch::NoGradGuard no_grad;

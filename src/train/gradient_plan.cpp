@@ -24,10 +24,8 @@ size_t distance_to(const std::string& pattern, const std::string& name) {
   std::string letters = pattern;
   std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
   size_t min = edit_distance(letters, name);
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    min = std::min(min, edit_distance(letters, name.substr(begin, end - begin)));
-    begin = end + 1;
+  for (const std::string& part : split(name, '.')) {
+    min = std::min(min, edit_distance(letters, part));
   }
   return min;
 }

@@ -83,11 +83,6 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
   ExpertsScript script_source() const override;
 
-  /// Gives every network a new head of zeros with `classes` outputs.
-  void reset_heads(int64_t classes) {
-    for (const auto& network : networks_) network->reset_head(classes);
-  }
-
   /// Returns the network of an expert by its slot.
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
     return networks_.at(static_cast<size_t>(slot));
@@ -377,9 +372,6 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
 
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
-
- private:
-  at::Tensor square_sums(const at::Tensor& images_BCHW) const;
 };
 
 }  // namespace moesaic

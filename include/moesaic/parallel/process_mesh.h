@@ -48,7 +48,8 @@ class ProcessMesh {
   /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
-  /// All processes, for what the network's layers exchange.
+  /// All processes, for what the network's layers exchange and, on the CPU, for what does not
+  /// belong to the order of a step. No two threads begin its collectives at once.
   const ProcessGroup& world() const { return *world_; }
   /// All processes, for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradient_group() const { return *gradients_; }
@@ -56,9 +57,6 @@ class ProcessMesh {
   const ProcessGroup& expert_group() const { return *experts_; }
   /// The D processes that hold the same experts as this one.
   const ProcessGroup& replica_group() const { return *replicas_; }
-  /// All processes, for what does not belong to the order of a step, on the CPU. This is the
-  /// world's group, whose collectives no two threads begin at once.
-  const ProcessGroup& control() const { return *world_; }
 
   /// Returns the counter of what all groups send.
   TrafficCounter& counter() const { return *counter_; }

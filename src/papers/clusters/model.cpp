@@ -266,7 +266,12 @@ ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator
     const at::Tensor x = experts->network(0)->features(images_BCHW);
     return {experts->network(0)->head->forward(x), x, {}};
   }
-  const nn::MoEOutput out = moe->forward(square_sums(images_BCHW), images_BCHW, random);
+  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
+  const at::Tensor sums =
+      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
+  // The bias counts once for each square.
+  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
+  const nn::MoEOutput out = moe->forward(at::cat({sums, squares}, 1), images_BCHW, random);
   return {out.y_Td, out.embedding_Td, {out}};
 }
 
@@ -277,17 +282,10 @@ SettingPaths ImageMoE::setting_paths() const {
   return paths;
 }
 
-at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
-  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
-  const at::Tensor sums =
-      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
-  // The bias counts once for each square.
-  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
-  return at::cat({sums, squares}, 1);
-}
-
 void ImageMoE::reset_head(int64_t classes) {
-  experts->reset_heads(classes);
+  for (int64_t slot = 0; slot < experts->count(); ++slot) {
+    experts->network(slot)->reset_head(classes);
+  }
   if (!moe.is_empty() && moe->replacement_outputs.defined()) {
     moe->replacement_outputs.set_data(
         at::zeros({moe->replacement_outputs.size(0), classes}, moe->replacement_outputs.options()));

@@ -22,11 +22,6 @@
 namespace moesaic {
 namespace {
 
-bool choosing_rows(const nn::RoutingRule& rule) {
-  const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
-  return options != nullptr && options->rows > 0;
-}
-
 /// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
 /// does.
 std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
@@ -386,7 +381,9 @@ void check_tokens(const SettingLocations& locations, const Model& model, const M
     nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
   } catch (const Error& error) {
     const SettingPaths paths = model.setting_paths();
-    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
+    const auto* const choice = std::get_if<ExpertChoiceOptions>(&rule);
+    const bool has_rows = choice != nullptr && choice->rows > 0;
+    const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
     fail_usage("{}: phase '{}': {}",
                SettingLocations::preferred({locations.of_model(paths.group_size, "batch_size"),
                                             locations.of_model(rows, "batch_size")}),

@@ -129,12 +129,6 @@ constexpr char kRouted[] = R"(
     y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
 )";
 
-/// Returns the width of the router's input: the values of a square, and 1 for the bias.
-int64_t image_router_width(const ImageMoEConfig& config) {
-  const int64_t side = config.router->patch_size;
-  return config.channels * side * side + 1;
-}
-
 constexpr char kNetworkAlone[] = R"(
     return self.experts.one_by_one(images, [images.size(0)])
 )";
@@ -256,8 +250,10 @@ ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::mo
     register_module("experts", experts);
     return;
   }
-  moe = register_module("moe", image_token_layer(*config_.router, image_router_width(config_),
-                                                 config_.num_experts, experts.ptr(), generator));
+  const int64_t side = config_.router->patch_size;
+  const int64_t width = config_.channels * side * side + 1;  // A square's values, and the bias.
+  moe = register_module("moe", image_token_layer(*config_.router, width, config_.num_experts,
+                                                 experts.ptr(), generator));
 }
 
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {

@@ -144,7 +144,7 @@ Latency measure_together(Model& model, const LatencyOptions& options,
           .dump();
   found = {.batch_size = found.batch_size};
   processes->barrier();
-  for (const std::string& text : processes->control().all_gather_strings(own)) {
+  for (const std::string& text : processes->world().all_gather_strings(own)) {
     const Json of_one = parse_stored(text, "a process").to_json();
     found.images_per_second += of_one[0].get<double>();
     found.median_ms = std::max(found.median_ms, of_one[1].get<double>());

@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
@@ -20,14 +19,6 @@ namespace {
 constexpr const char* kKey = "preset";
 constexpr int kMaxDepth = 8;  // Stops presets that name one another in a cycle.
 
-Value read_preset(const std::string& name, const std::string& where) {
-  const std::vector<std::string> names = preset_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("{}: unknown preset '{}'; {}", where, name, did_you_mean(name, names));
-  }
-  return Document::from_file(preset_path(name)).root();
-}
-
 Value without_key(const Value& config, std::string_view key) {
   Value::Object members = config.members();
   std::erase_if(members, [&](const Value::Member& member) { return member.key == key; });
@@ -38,8 +29,13 @@ Value filled(const Value& config, int depth) {
   const Value* name = config.find(kKey);
   if (name == nullptr) return config;
   if (depth == kMaxDepth) fail_usage("{}: presets extend one another in a cycle", name->where());
-  const Value preset = read_preset(name->as_string(kKey), name->where());
-  return filled(preset, depth + 1).merged(without_key(config, kKey));
+  const std::string preset = name->as_string(kKey);
+  const std::vector<std::string> names = preset_names();
+  if (std::ranges::find(names, preset) == names.end()) {
+    fail_usage("{}: unknown preset '{}'; {}", name->where(), preset, did_you_mean(preset, names));
+  }
+  const Value base = Document::from_file(preset_path(preset)).root();
+  return filled(base, depth + 1).merged(without_key(config, kKey));
 }
 
 /// Returns the family of E3, which has the settings of V-MoE.

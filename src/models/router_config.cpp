@@ -174,18 +174,15 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
 }
 
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
-                           const std::string& key) {
+                           const std::string& what, const std::string& key) {
   const bool ascending = std::is_sorted(kept.begin(), kept.end(), std::less_equal<>());
   if (!kept.empty() && ascending && kept.front() >= 0 && kept.back() < experts) return {};
-  return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
+  return {fmt::format("{} must be ascending experts below {}, at least one", what, experts), {key}};
 }
 
 ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
                                    const std::string& key) {
-  if (kept.empty()) return {};
-  ConfigProblem problem = kept_problem(kept, experts, key);
-  problem.offending = {key};
-  return problem;
+  return kept.empty() ? ConfigProblem() : kept_problem(kept, experts, key, key);
 }
 
 ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,

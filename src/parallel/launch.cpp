@@ -9,7 +9,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <memory>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"

@@ -19,7 +19,6 @@
 #include <cstdlib>
 #include <future>
 #include <system_error>
-#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
@@ -147,25 +146,21 @@ bool names_open_files(const std::string& error) {
          error.find("EMFILE") != std::string::npos;
 }
 
-/// Lets this process have as many files open as it may.
-void raise_descriptor_limit() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/// Throws Error (failure) where this process may not have as many files open as it will need: Gloo
-/// accepts connections in a thread of its own, whose failure another process would learn as a reset
-/// connection. Counted in /proc/self/fd: a group takes a socket to each other member, a process has
-/// four clients of the store, of which process 0 holds both ends where it serves the store, and a
-/// run has its own files open besides. All count as process 0 does, so that none waits in vain.
-void check_descriptors(const Launch& launch, const ParallelConfig& config) {
+/// Lets this process have as many files open as it may. Throws Error (failure) where these are not
+/// as many as it will need: Gloo accepts connections in a thread of its own, whose failure another
+/// process would learn as a reset connection. Counted in /proc/self/fd: a group takes a socket to
+/// each other member, a process has four clients of the store, of which process 0 holds both ends
+/// where it serves the store, and a run has its own files open besides. All count as process 0
+/// does, so that none waits in vain.
+void reserve_descriptors(const Launch& launch, const ParallelConfig& config) {
   constexpr int64_t kClients = 4, kOfARun = 32;
   rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
   std::error_code error;
   const fs::directory_iterator open("/proc/self/fd", error);
-  if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (error || limit.rlim_cur == RLIM_INFINITY) return;
   const int64_t size = launch.world_size, experts = config.experts;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
   const int64_t clients = kClients * (launch.has_external_store ? 1 : size + 1);
@@ -262,8 +257,7 @@ std::shared_ptr<const ProcessMesh> ProcessMesh::connect(const Launch& launch,
                                                         const ParallelConfig& config, bool cuda) {
   replicas_of(config, launch.world_size);
   if (cuda) choose_gpu(launch);
-  raise_descriptor_limit();
-  check_descriptors(launch, config);
+  reserve_descriptors(launch, config);
   const auto store = open_store(launch, std::chrono::seconds(config.init_timeout));
   const std::shared_ptr<ProcessMesh> processes = from_store(store, launch, config, cuda);
   set_warning_handler(
@@ -340,14 +334,11 @@ ProcessMesh::~ProcessMesh() {
 }
 
 void ProcessMesh::barrier() const {
-  const auto publish = [&](bool now) {
-    if (now) monitor_->publish(/*all=*/true);
-  };
   try {
     // What process 0 warns of is known before the others say what only they warn of.
-    publish(is_rank_zero());
+    if (is_rank_zero()) monitor_->publish(/*all=*/true);
     world_->barrier(/*endless=*/true);
-    publish(!is_rank_zero());
+    if (!is_rank_zero()) monitor_->publish(/*all=*/true);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -342,7 +342,7 @@ class DistributedRuns {
   void share() {
     if (processes() != nullptr) {
       const std::string own = own_ ? own_->text() : "{}";
-      for (const std::string& text : processes()->control().all_gather_strings(own)) {
+      for (const std::string& text : processes()->world().all_gather_strings(own)) {
         const Value entries = parse_stored(text, "a process", kMaxListBytes);
         const std::string wrong = log_->take(entries.to_json(), check_);
         if (!wrong.empty()) fail("a process sent a run that does not fit: {}", wrong);

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/distill.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -16,7 +14,6 @@
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/objective.h"
 
 namespace moesaic {
 

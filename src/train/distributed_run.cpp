@@ -20,8 +20,8 @@ namespace moesaic {
 namespace {
 
 bool starts_with_any(const std::string& name, const std::vector<std::string>& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+  return std::ranges::any_of(prefixes,
+                             [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 constexpr size_t kHashDigits = 16;
@@ -60,7 +60,7 @@ std::vector<Replaced> new_of_all(const Replaced& fresh, const ProcessMesh& proce
   // A file's name may be no UTF-8.
   const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Replaced> all;
-  for (const std::string& found : processes.control().all_gather_strings(text)) {
+  for (const std::string& found : processes.world().all_gather_strings(text)) {
     all.push_back(parse_stored(found, "corrupt images", kMaxListBytes).to_json().get<Replaced>());
   }
   return all;
@@ -158,7 +158,7 @@ void check_same_build(const ProcessMesh& processes) {
 
 void check_same_settings(const ProcessMesh& processes, const std::string& what,
                          const Json& settings) {
-  const std::vector<std::string> all = processes.control().all_gather_strings(settings.dump());
+  const std::vector<std::string> all = processes.world().all_gather_strings(settings.dump());
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
@@ -175,7 +175,7 @@ void broadcast_network(const ProcessMesh& processes, const Model& model) {
   processes.check_same("network", model.config().dump());
   for (const auto& [name, tensor] : state_of(model)) {
     at::Tensor sent = tensor.cpu().contiguous();
-    processes.control().broadcast(sent, 0, Traffic::parameters);
+    processes.world().broadcast(sent, 0, Traffic::parameters);
     if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
   }
   processes.counter().take();  // This is of no step.
@@ -213,7 +213,7 @@ int sync_replaced_images(const Replaced& replaced, Loader& loader, const Process
   // One exchange of a step has all that the processes agree on beside numbers of the network.
   const at::Tensor largest =
       torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
-  processes->control().all_reduce(largest, Traffic::other, /*largest=*/true);
+  processes->world().all_reduce(largest, Traffic::other, /*largest=*/true);
   signal = static_cast<int>(largest[0].item<int64_t>());
   if (largest[1].item<int64_t>() == 0) return signal;
   const std::vector<Replaced> all = new_of_all(fresh, *processes);

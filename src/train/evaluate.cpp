@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -111,21 +110,6 @@ class RoutingCounts {
   std::vector<Layer> layers_;
 };
 
-/// Gives a batch the targets of all processes' parts.
-void gather_targets(const ProcessMesh& processes, Batch& batch) {
-  for (at::Tensor* tensor : {&batch.labels, &batch.targets}) {
-    if (tensor->defined()) *tensor = processes.world().all_gather(*tensor, Traffic::metrics);
-  }
-}
-
-/// Returns the places of an evaluation's batch that this process takes; empty: all, since there are
-/// no equal parts.
-std::vector<int64_t> batch_indices_of(const EvaluateOptions& options) {
-  if (!options.processes || options.batch_size % options.processes->size() != 0) return {};
-  return batch_indices_of_rank(options.batch_size, /*parts=*/1, /*strided=*/false,
-                               options.processes->rank(), options.processes->size());
-}
-
 /// Throws Error (usage) that names both shapes of inputs if they differ.
 void check_takes(const Model& model, const DatasetInfo& data) {
   const std::string problem = inputs_problem(model, data);
@@ -170,21 +154,25 @@ RowsPerToken Evaluation::rows_per_token() const {
 bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
                       const EvaluateOptions& options) {
   check_takes(model, dataset->info());
-  if (options.processes) options.processes->set_activity("an evaluation");
+  const ProcessMesh* const processes = options.processes.get();
+  if (processes != nullptr) processes->set_activity("an evaluation");
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
   LoaderOptions loader_options;
   loader_options.batch_size = options.batch_size;
   loader_options.num_threads = options.num_loader_threads;
-  loader_options.batch_indices = batch_indices_of(options);
-  loader_options.shared = options.processes != nullptr;
+  loader_options.shared = processes != nullptr;
+  // Without equal parts each process takes all of a batch.
+  if (processes != nullptr && options.batch_size % processes->size() == 0) {
+    loader_options.batch_indices = batch_indices_of_rank(
+        options.batch_size, /*parts=*/1, /*strided=*/false, processes->rank(), processes->size());
+  }
   Loader loader(dataset, loader_options);
   std::vector<int64_t> replaced;
   // All processes end where one of them does.
   const auto on_progress = [&](int64_t done, const Batch& batch) {
     const int ends = options.on_progress && !options.on_progress(done, dataset->size()) ? 1 : 0;
-    return sync_replaced_images(batch.replaced, loader, options.processes.get(), replaced, ends) ==
-           0;
+    return sync_replaced_images(batch.replaced, loader, processes, replaced, ends) == 0;
   };
   bool should_continue = on_progress(0, {});
   for (int64_t done = 0; should_continue && !loader.is_done();) {
@@ -198,7 +186,10 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
     }();
-    if (is_sharded) gather_targets(*options.processes, batch);
+    for (at::Tensor* targets : {&batch.labels, &batch.targets}) {  // Those of all parts.
+      if (!is_sharded || !targets->defined()) continue;
+      *targets = processes->world().all_gather(*targets, Traffic::metrics);
+    }
     const at::Tensor groups_B = group_indices(*dataset, done, count);
     if (options.on_batch) {
       options.on_batch(
@@ -238,8 +229,11 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   result.is_complete = evaluate_batches(model, dataset, measured);
   if (!result.is_complete) return result;
   result.metrics = meter->result();
-  result.confusion = meter->confusion();
   result.predictions = meter->predictions();
+  const Predictions& predictions = result.predictions;
+  if (predictions.label_N.defined()) {
+    result.confusion.add(predictions.label_N, predictions.predicted_N);
+  }
   result.num_images = dataset->size();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.images_per_second = static_cast<double>(result.num_images) / result.seconds;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/evaluate.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,17 +27,21 @@ Json stored(const Json& json, const std::string& path) {
   return json.contains(place) ? json.at(place) : Json();
 }
 
+/// Returns the text at a JSON pointer, "" where there is none.
+std::string stored_text(const Json& json, const std::string& path) {
+  const Json value = stored(json, path);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
 std::string trained_on(const Json& config, const fs::path& from) {
-  const Json data = stored(config, "/data");
-  if (!data.is_string() || data.get<std::string>().empty()) {
-    const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
-    if (!name.is_string() || name.get<std::string>().empty()) {
-      fail_usage("{}: the name of its training data is not stored; give --data", from.string());
-    }
-    fail_usage("{}: the path of its dataset '{}' is not stored; give --data", from.string(),
-               one_line(name.get<std::string>()));
+  const std::string data = stored_text(config, "/data");
+  if (!data.empty()) return data;
+  const std::string name = stored_text(config, std::string("/") + kInputKey + "/dataset");
+  if (name.empty()) {
+    fail_usage("{}: the name of its training data is not stored; give --data", from.string());
   }
-  return data.get<std::string>();
+  fail_usage("{}: the path of its dataset '{}' is not stored; give --data", from.string(),
+             one_line(name));
 }
 
 /// The training split with what is held out of it.
@@ -57,10 +60,8 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
 
 /// Returns the split that tells how good a network is, of those that there are.
 std::string evaluation_split(const std::vector<std::string>& splits) {
-  const auto has = [&](const char* split) {
-    return std::find(splits.begin(), splits.end(), split) != splits.end();
-  };
-  return !has("test") && has("validation") ? "validation" : "test";
+  if (std::ranges::count(splits, "test") > 0) return "test";
+  return std::ranges::count(splits, "validation") > 0 ? "validation" : "test";
 }
 
 /// Returns whether the data are a folder without other images than those of which a part is held
@@ -154,13 +155,11 @@ Json per_class_json(const CheckpointEvaluation& result) {
   for (const std::string& name : result.classes) {
     const auto label = static_cast<int64_t>(list.size());
     const int64_t images = confusion.num_images(label), correct = confusion.count(label, label);
-    const auto accuracy = [&] {
-      return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
-    };
+    const double accuracy = 100.0 * static_cast<double>(correct) / static_cast<double>(images);
     list.push_back({{"name", name},
                     {"images", images},
                     {"correct", correct},
-                    {"accuracy", images > 0 ? Json(accuracy()) : Json()}});
+                    {"accuracy", images > 0 ? Json(accuracy) : Json()}});
   }
   return list;
 }
@@ -195,9 +194,8 @@ std::string per_class_text(const CheckpointEvaluation& result) {
 std::string trained_loss(const Checkpoint& checkpoint) {
   const Json phase = stored(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
-  const Json loss = stored(checkpoint.config, "/run/phases/" + index + "/loss");
-  const bool known = loss.is_string() && objectives().find(loss.get<std::string>()) != nullptr;
-  return known ? loss.get<std::string>() : "";
+  const std::string loss = stored_text(checkpoint.config, "/run/phases/" + index + "/loss");
+  return objectives().find(loss) != nullptr ? loss : "";
 }
 
 int64_t trained_batch_size(const Checkpoint& checkpoint) {
@@ -317,7 +315,6 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.counts_selected =
       !probes && result.evaluation.routing.empty() && !model->moe_blocks().empty();
   result.num_parameters = model->num_parameters();
-  result.example = example_noun(dataset->info());
   return result;
 }
 
@@ -346,7 +343,7 @@ std::string to_text(const CheckpointEvaluation& result) {
     text += fmt::format("{:<16} {}\n", name, value);
   };
   row("checkpoint", result.checkpoint.string());
-  const std::string& example = result.example;
+  const std::string example = example_noun(result.dataset->info());
   row("data",
       fmt::format("{}, {} {} {}s", result.data, evaluation.num_images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "moesaic/base/text.h"
 #include "moesaic/train/phase.h"

@@ -16,7 +16,6 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
-#include "moesaic/train/run_folder.h"
 
 namespace moesaic {
 namespace {

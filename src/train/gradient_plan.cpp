@@ -6,20 +6,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/parallel/process_group.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/objective.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -30,10 +24,8 @@ size_t distance_to(const std::string& pattern, const std::string& name) {
   std::string letters = pattern;
   std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
   size_t min = edit_distance(letters, name);
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    min = std::min(min, edit_distance(letters, name.substr(begin, end - begin)));
-    begin = end + 1;
+  for (const std::string& part : split(name, '.')) {
+    min = std::min(min, edit_distance(letters, part));
   }
   return min;
 }

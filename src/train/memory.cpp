@@ -8,17 +8,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/prune/prune_checkpoint.h"

@@ -6,7 +6,6 @@
 
 #include <cmath>
 
-#include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"

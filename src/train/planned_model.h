@@ -3,12 +3,8 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/plan.h"

@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
-#include "moesaic/models/model.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/distill.h"
 

@@ -6,11 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
 #include <span>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -20,22 +16,12 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "moesaic/models/registry.h"
-#include "moesaic/prune/criteria.h"
-#include "moesaic/prune/plan.h"
-#include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/gradient_phase.h"
 #include "planned_model.h"
 
 namespace moesaic {
 namespace {
-
-bool choosing_rows(const nn::RoutingRule& rule) {
-  const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
-  return options != nullptr && options->rows > 0;
-}
 
 /// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
 /// does.
@@ -398,7 +384,9 @@ void check_tokens(const SettingLocations& locations, const Model& model, const M
     nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
   } catch (const Error& error) {
     const SettingPaths paths = model.setting_paths();
-    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
+    const auto* const choice = std::get_if<ExpertChoiceOptions>(&rule);
+    const bool has_rows = choice != nullptr && choice->rows > 0;
+    const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
     fail_usage("{}: phase '{}': {}",
                SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
                                             locations.find_in_model(rows, "batch_size")}),

@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Start of a run: the network that it starts with, then what the Trainer does before the first
 // step.
-#include "moesaic/train/run_plan.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <chrono>
 #include <thread>
-#include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
-#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
@@ -28,7 +21,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
-#include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -232,8 +224,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
   if (in_memory() || !is_rank_zero()) return;
-  write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
-  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  write_atomic(folder_->root() / "data.json", to_json(data_).dump(1) + "\n");
+  write_atomic(folder_->root() / "config.json", to_json(config_).dump(2) + "\n");
 }
 
 void Trainer::check_data(const std::optional<RunData>& started) {
@@ -375,9 +367,7 @@ void Trainer::restore(Phase& phase) {
 }
 
 std::string Trainer::teacher_checkpoint(const std::string& name) const {
-  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
-                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
-  if (!earlier) return name;
+  if (!is_earlier_phase(name)) return name;
   if (in_memory()) {
     fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
                plan().config.name, name);

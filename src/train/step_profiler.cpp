@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <set>
 #include <system_error>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

@@ -62,7 +62,6 @@ class ClassificationMeter final : public Meter {
     // The logarithm's rounding could make different logits equal.
     const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
     const at::Tensor predicted = ranks.argmax(1), hits = predicted.eq(labels);
-    confusion_.add(labels, predicted);
     const at::Tensor confidence = log_BC.amax({1}).exp();
     labels_.push_back(labels.clone());
     predicted_.push_back(predicted);
@@ -92,7 +91,6 @@ class ClassificationMeter final : public Meter {
     return metrics;
   }
 
-  ConfusionMatrix confusion() const override { return confusion_; }
   Predictions predictions() const override {
     return {at::cat(labels_), at::cat(predicted_), at::cat(confidence_)};
   }
@@ -124,7 +122,6 @@ class ClassificationMeter final : public Meter {
   }
 
   std::string loss_;
-  ConfusionMatrix confusion_;
   std::vector<at::Tensor> labels_, predicted_, confidence_;
   int64_t members_ = 1, classes_ = 0;
   double images_ = 0.0, correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -59,15 +58,6 @@ TrainResult Trainer::run() {
   return result_;
 }
 
-void Trainer::record_best() {
-  const std::string& data = plan().config.data;
-  const DatasetInfo& info = datasets_.get(data, "train")->info();
-  result_.best = folder_->best();
-  result_.best_value = fmt::format(
-      "{} {} at step {}", datasets_.evaluation_splits(data).front(),
-      in_words(metric_of(info, config_.best_metric), *state_.best_value), state_.best_step);
-}
-
 void Trainer::train(Phase& phase) {
   poll(phase);
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
@@ -75,7 +65,10 @@ void Trainer::train(Phase& phase) {
     StepResult made = step(phase);
     record_save(saves_.poll());
     flush_metrics(phase);  // The step before, which ended while this one was started.
-    const bool saves = checkpoint_due(phase, made.report);
+    // At its end a phase is saved by leave_phase().
+    const bool saves = !in_memory() && !made.last &&
+                       config_.checkpoint_every.completed_by(
+                           made.report.steps, made.step, made.phase_step, plan().steps_per_epoch);
     const bool waits =
         !made.report.deferred_metrics || made.last || saves || !state_.evaluations_due.empty();
     pending_metrics_ = std::move(made);
@@ -187,13 +180,6 @@ std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t 
   return splits;
 }
 
-// At its end a phase is saved by leave_phase().
-bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const {
-  return !in_memory() && !phase.is_done() &&
-         config_.checkpoint_every.completed_by(report.steps, state_.step, state_.phase_step,
-                                               plan().steps_per_epoch);
-}
-
 std::unique_ptr<Phase> Trainer::enter_phase() {
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network();
@@ -249,7 +235,8 @@ void Trainer::prepare_network() {
   const EntryConfig& entry = plan().config.on_entry;
   if (!entry.restore.empty()) {
     model_ = network_after(entry.restore);
-    classes_ = classes_after(entry.restore);
+    classes_ = in_memory() ? phase_snapshots_.at(entry.restore).classes
+                           : class_names_of(folder_->phase_checkpoint(entry.restore));
   }
   if (entry.new_head) classes_.clear();  // The data's names take their place.
   model_->to(at::kCPU);
@@ -261,7 +248,10 @@ void Trainer::prepare_network() {
 
 void Trainer::prune(const PrunePhaseConfig& config) {
   const uint64_t seed = entry_seed("prune");
-  const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
+  std::shared_ptr<Model> pretrained;  // What pruning compares with, if anything.
+  if (const std::string& name = config.pretrained; !name.empty()) {
+    pretrained = is_earlier_phase(name) ? network_after(name) : load_model(name, config_.trust);
+  }
   std::optional<ExpertStatistics> use;
   if (replacement_needs_images(config.replace) || criterion_of(config.criterion).needs_images) {
     const PhaseConfig& phase = plan().config;
@@ -289,16 +279,9 @@ std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
                   fmt::format("phase '{}'", phase));
 }
 
-std::vector<std::string> Trainer::classes_after(const std::string& phase) const {
-  if (in_memory()) return phase_snapshots_.at(phase).classes;
-  return class_names_of(folder_->phase_checkpoint(phase));
-}
-
-std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) const {
-  if (name.empty()) return nullptr;
-  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
-                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
-  return earlier ? network_after(name) : load_model(name, config_.trust);
+bool Trainer::is_earlier_phase(const std::string& name) const {
+  return std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
+                     [&](const PhasePlan& plan) { return plan.config.name == name; });
 }
 
 bool Trainer::is_restored_later(const std::string& phase) const {
@@ -324,7 +307,14 @@ void Trainer::leave_phase(const Phase& phase) {
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.on_phase_end) options_.on_phase_end(*model_, state_.phase, state_.step);
-  if (in_last_phase() && !in_memory() && state_.best_value) record_best();
+  if (in_last_phase() && !in_memory() && state_.best_value) {
+    const std::string& data = plan().config.data;
+    const DatasetInfo& info = datasets_.get(data, "train")->info();
+    result_.best = folder_->best();
+    result_.best_value = fmt::format(
+        "{} {} at step {}", datasets_.evaluation_splits(data).front(),
+        in_words(metric_of(info, config_.best_metric), *state_.best_value), state_.best_step);
+  }
   state_ = state_.next_phase();
   input_.reset();
 }

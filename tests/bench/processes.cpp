@@ -124,7 +124,7 @@ void be_one_of_two(const Launch& launch) {
   const auto processes = ProcessMesh::connect(launch, config.parallel);
   const double seconds = step_seconds(config, processes);
   if (processes->is_rank_zero()) write_atomic(file, std::to_string(seconds));
-  processes->control().barrier();
+  processes->world().barrier();
 }
 
 Times alternate_turns(const std::function<double()>& ours, const std::function<double()>& peer) {

@@ -64,7 +64,7 @@ TEST(ProcessMesh, MayBeThreadsThatWaitForEachOtherOften) {
   run_processes(4, {}, [&](const auto& processes) {
     for (int round = 1; round <= 500; ++round) {
       ++waiting;
-      processes->control().barrier();
+      processes->world().barrier();
       EXPECT_GE(waiting, 4 * round);
     }
   });

@@ -378,7 +378,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
     TrainerOptions options = options_with_described("");
     options.processes = processes;
     Trainer(config, options).run();
-    processes->control().barrier();
+    processes->world().barrier();
     if (processes->is_rank_zero()) sent = processes->counter().take();
   });
   const std::shared_ptr<Model> shape = build_initial_meta_model(config);

@@ -4,12 +4,10 @@
 
 #include <torch/nn/module.h>
 
-#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "moesaic/config/size2d.h"
 #include "moesaic/models/upcycling.h"

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"

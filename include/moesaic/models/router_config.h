@@ -115,9 +115,10 @@ ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConf
 /// Returns what is wrong with a capacity factor that gives an expert less than one row of a group.
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterContext& place);
-/// Returns what is wrong with a list of the experts that pruning kept.
+/// Returns what is wrong with a list of the experts that pruning kept, which the message calls
+/// `what`.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
-                           const std::string& key);
+                           const std::string& what, const std::string& key);
 /// Returns what is wrong with that list where empty means all experts.
 ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
                                    const std::string& key);

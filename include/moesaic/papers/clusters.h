@@ -6,14 +6,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/error.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/models/router_config.h"
@@ -88,11 +82,6 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override;
   ExpertsScript script_source() const override;
-
-  /// Gives every network a new head of zeros with `classes` outputs.
-  void reset_heads(int64_t classes) {
-    for (const auto& network : networks_) network->reset_head(classes);
-  }
 
   /// Returns the network of an expert by its slot.
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
@@ -383,9 +372,6 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
 
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
-
- private:
-  at::Tensor square_sums(const at::Tensor& images_BCHW) const;
 };
 
 }  // namespace moesaic

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 

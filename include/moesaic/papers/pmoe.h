@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/batch_shard.h"
@@ -83,16 +82,12 @@ class PatchMixtureImpl : public torch::nn::Module {
   /// Draws the initial values from `generator`.
   PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator);
 
-  /// Outputs f [B, o], and what follows from them.
-  struct Output {
-    at::Tensor f_Bo;
-    at::Tensor logits_BC;  ///< f, or f / 2 and -f / 2 where it is one number for two classes.
-    std::optional<RoutingRecord> routed;  ///< None without a router.
-  };
-  /// Computes images_BCHW [B, C, H, W]; random numbers are drawn from `random`.
-  Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
+  /// Computes the outputs f of images_BCHW [B, C, H, W] as pre_logits [B, o]; the logits are f, or
+  /// f / 2 and -f / 2 where it is one number for two classes. Random numbers are drawn from
+  /// `random`.
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
   /// Computes images that are cut into patches already.
-  Output forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
+  ModelOutput forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
   /// Returns the options as given.
   const PatchMixtureOptions& options() const { return options_; }
@@ -441,7 +436,6 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
  private:
   /// Returns the channels of all experts at every position, [T, C, p p], 0 for pruned ones.
   at::Tensor all_channels(const at::Tensor& y_Td) const;
-  void make_head(int64_t classes, const at::Generator& generator);
 };
 
 }  // namespace moesaic

@@ -3,11 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/process_group.h"
@@ -52,7 +47,8 @@ class ProcessMesh {
   /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
-  /// Returns the group of all processes for what the network's layers exchange.
+  /// Returns the group of all processes for what the network's layers exchange and, on the CPU, for what does not
+  /// belong to the order of a step. No two threads begin its collectives at once.
   const ProcessGroup& world() const { return *world_; }
   /// Returns the group of all processes for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradient_group() const { return *gradients_; }
@@ -60,9 +56,6 @@ class ProcessMesh {
   const ProcessGroup& expert_group() const { return *experts_; }
   /// Returns the group of the D processes that hold the same experts as this one.
   const ProcessGroup& replica_group() const { return *replicas_; }
-  /// Returns the group of all processes for exchanges outside of a step, on the CPU: world(), whose
-  /// collectives no two threads may begin at once.
-  const ProcessGroup& control() const { return *world_; }
 
   /// Returns the counter of what all groups send.
   TrafficCounter& counter() const { return *counter_; }

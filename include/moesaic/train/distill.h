@@ -6,17 +6,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/phase_config.h"
 
 namespace moesaic {
-
-struct DistillConfig;  // train/objective.h
 
 /// Returns the distillation loss of rows of logits [R, classes] of which `teacher_logits` are the
 /// teacher's, at temperature T:

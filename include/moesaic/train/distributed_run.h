@@ -3,17 +3,11 @@
 // exchange of damaged images.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/run_folder.h"

@@ -5,21 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/train/datasets.h"
@@ -72,8 +60,6 @@ class Meter {
   virtual void add(const ModelOutput& output, const Batch& batch) = 0;
   /// Returns the metrics of all images so far, at least one.
   virtual Metrics result() const = 0;
-  /// Returns what was predicted for the images of each class; empty where there are no classes.
-  virtual ConfusionMatrix confusion() const { return {}; }
   /// Returns what was predicted for each image.
   virtual Predictions predictions() const { return {}; }
 };
@@ -280,7 +266,6 @@ struct CheckpointEvaluation {
   double flops_per_image = 0.0;
   bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
   int64_t num_parameters = 0;
-  std::string example;  ///< Noun for the data's examples, see example_noun().
 };
 
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.

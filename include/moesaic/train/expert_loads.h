@@ -3,15 +3,6 @@
 // for starved experts.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "moesaic/models/model.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {

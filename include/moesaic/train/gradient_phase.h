@@ -4,24 +4,10 @@
 // depend on is in its state() and num_steps(), so that a restored one continues with the same bits.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/pattern.h"
-#include "moesaic/checkpoint/tensors.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/data/transforms.h"
-#include "moesaic/models/model.h"
 #include "moesaic/parallel/process_group.h"
 #include "moesaic/train/expert_loads.h"
 #include "moesaic/train/objective.h"
@@ -218,8 +204,6 @@ void describe(auto& f, GradientConfig& c) {
   f("augment", c.augment, "random augmentation of the images");
 }
 ConfigProblem config_problem(const GradientConfig& config);
-
-class ProcessMesh;  // parallel/process_mesh.h
 
 /// Update rule of a group of parameters. Rules keep their state in slots: tensors of the
 /// parameters' shapes, initially zero.

@@ -3,12 +3,6 @@
 // google-research/vmoe's few-shot evaluation (vmoe/evaluate/fewshot.py).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {

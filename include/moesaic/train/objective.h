@@ -6,17 +6,10 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/registry.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/phase_config.h"

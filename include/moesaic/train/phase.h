@@ -3,21 +3,9 @@
 // configuration of a run can name.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "moesaic/base/error.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/diverged.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/phase_config.h"

@@ -2,11 +2,9 @@
 // Settings that phases of all kinds have.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"

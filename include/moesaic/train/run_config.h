@@ -2,13 +2,7 @@
 // The configuration of a run: model, data, phases.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "moesaic/base/error.h"
 #include "moesaic/config/difference.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/train/phase_config.h"
 

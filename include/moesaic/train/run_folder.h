@@ -3,20 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/formats/tensorboard.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
@@ -123,10 +115,6 @@ class RunFolder {
 
   /// Returns the folder.
   const fs::path& root() const { return root_; }
-  /// Returns the path of the resolved configuration.
-  fs::path config() const { return root_ / "config.json"; }
-  /// Returns the path of the data's fingerprint.
-  fs::path data() const { return root_ / "data.json"; }
   /// Returns the folder of the checkpoint with the best metric.
   fs::path best() const { return root_ / "best"; }
   /// Returns the folder of the checkpoint after this step.

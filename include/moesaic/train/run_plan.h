@@ -4,17 +4,8 @@
 // the formulas.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/model.h"
 #include "moesaic/parallel/process_group.h"
-#include "moesaic/train/datasets.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 

@@ -2,29 +2,13 @@
 // Trains a network through the phases of a run, which may be stopped and resumed at any step.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/data/preprocess.h"
-#include "moesaic/models/model.h"
-#include "moesaic/train/datasets.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/expert_loads.h"
-#include "moesaic/train/phase.h"
-#include "moesaic/train/run_config.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 
@@ -173,12 +157,10 @@ class Trainer {
   void leave_phase(const Phase& phase);
   void prepare_network();
   std::shared_ptr<Model> network_after(const std::string& phase) const;
-  std::vector<std::string> classes_after(const std::string& phase) const;
   void prune(const PrunePhaseConfig& config);
-  /// Returns what pruning on entry compares with, null for "".
-  std::shared_ptr<Model> pretrained_network(const std::string& name) const;
   /// Returns the checkpoint of a teacher: of an earlier phase, or what is named.
   std::string teacher_checkpoint(const std::string& name) const;
+  bool is_earlier_phase(const std::string& name) const;
   bool is_restored_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
@@ -189,7 +171,6 @@ class Trainer {
   void record(const StepResult& made);
   /// Returns the splits to evaluate on after the last `steps` steps.
   std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
-  bool checkpoint_due(const Phase& phase, const StepReport& report) const;
   /// Throws the error that is being handled as one of this step.
   [[noreturn]] void fail_step(const Phase& phase, int64_t step);
   [[noreturn]] void fail_at(int64_t step, const std::string& what);
@@ -206,8 +187,6 @@ class Trainer {
   void open_recorder();
   /// Returns the tag of the present phase's curves in TensorBoard.
   std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
-  /// Names the best evaluation of the last phase in the result.
-  void record_best();
   /// Returns the seed of what happens on entry of the phase, a function of run, phase and purpose.
   uint64_t entry_seed(std::string_view purpose) const {
     return mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id(purpose));

@@ -3,9 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-#include <vector>
-
 #include "moesaic/models/model.h"
 
 namespace moesaic {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "moesaic/base/error.h"
@@ -22,11 +21,9 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
       return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block),
               {key + ":"}};
     }
-    ConfigProblem problem = kept_problem(
-        ids, moe.num_experts, fmt::format("encoder.moe.kept_experts of block {}", block));
-    if (problem.empty()) continue;
-    problem.offending = {key};
-    return problem;
+    const std::string what = fmt::format("encoder.moe.kept_experts of block {}", block);
+    ConfigProblem problem = kept_problem(ids, moe.num_experts, what, key);
+    if (!problem.empty()) return problem;
   }
   return {};
 }

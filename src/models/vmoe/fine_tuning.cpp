@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <array>
-#include <optional>
 
 #include "moesaic/base/error.h"
 

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <tuple>
-#include <utility>
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"

@@ -129,12 +129,6 @@ constexpr char kRouted[] = R"(
     y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
 )";
 
-/// Returns the width of the router's input: the values of a square, and 1 for the bias.
-int64_t image_router_width(const ImageMoEConfig& config) {
-  const int64_t side = config.router->patch_size;
-  return config.channels * side * side + 1;
-}
-
 constexpr char kNetworkAlone[] = R"(
     return self.experts.one_by_one(images, [images.size(0)])
 )";
@@ -256,8 +250,10 @@ ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::mo
     register_module("experts", experts);
     return;
   }
-  moe = register_module("moe", image_token_layer(*config_.router, image_router_width(config_),
-                                                 config_.num_experts, experts.ptr(), generator));
+  const int64_t side = config_.router->patch_size;
+  const int64_t width = config_.channels * side * side + 1;  // A square's values, and the bias.
+  moe = register_module("moe", image_token_layer(*config_.router, width, config_.num_experts,
+                                                 experts.ptr(), generator));
 }
 
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -266,7 +262,12 @@ ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator
     const at::Tensor x = experts->network(0)->features(images_BCHW);
     return {experts->network(0)->head->forward(x), x, {}};
   }
-  const nn::MoEOutput out = moe->forward(square_sums(images_BCHW), images_BCHW, random);
+  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
+  const at::Tensor sums =
+      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
+  // The bias counts once for each square.
+  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
+  const nn::MoEOutput out = moe->forward(at::cat({sums, squares}, 1), images_BCHW, random);
   return {out.y_Td, out.embedding_Td, {out}};
 }
 
@@ -277,17 +278,10 @@ SettingPaths ImageMoE::setting_paths() const {
   return paths;
 }
 
-at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
-  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
-  const at::Tensor sums =
-      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
-  // The bias counts once for each square.
-  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
-  return at::cat({sums, squares}, 1);
-}
-
 void ImageMoE::reset_head(int64_t classes) {
-  experts->reset_heads(classes);
+  for (int64_t slot = 0; slot < experts->count(); ++slot) {
+    experts->network(slot)->reset_head(classes);
+  }
   if (!moe.is_empty() && moe->replacement_outputs.defined()) {
     moe->replacement_outputs.set_data(
         at::zeros({moe->replacement_outputs.size(0), classes}, moe->replacement_outputs.options()));

@@ -5,8 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "link.h"
 #include "moesaic/base/random.h"
@@ -14,7 +12,6 @@
 #include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/softmax_exp.h"
-#include "moesaic/papers/gated.h"
 
 namespace moesaic {
 namespace {

@@ -2,8 +2,6 @@
 // Link functions, of one number and of tensors.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cmath>
 #include <string_view>
 #include <type_traits>

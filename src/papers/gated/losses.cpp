@@ -4,10 +4,7 @@
 #include <torch/torch.h>
 
 #include <array>
-#include <cmath>
-#include <functional>
 #include <numbers>
-#include <vector>
 
 #include "link.h"
 #include "moesaic/base/error.h"
@@ -47,31 +44,14 @@ double expectation(const std::function<double(double)>& f) {
 
 /// Returns E[y^p | Z] for y ~ N(g, variance), p <= 4, of the fourth without its constant.
 double conditional_moment(double g, double variance, int p) {
-  switch (p) {
-    case 1:
-      return g;
-    case 2:
-      return g * g + variance;
-    case 3:
-      return g * (g * g + 3.0 * variance);
-    default:
-      return g * g * (g * g + 6.0 * variance);
-  }
+  return std::array{g, g * g + variance, g * (g * g + 3.0 * variance),
+                    g * g * (g * g + 6.0 * variance)}
+      .at(static_cast<size_t>(p - 1));
 }
 
 double hermite(double z, int degree) {
-  switch (degree) {
-    case 0:
-      return 1.0;
-    case 1:
-      return z;
-    case 2:
-      return z * z - 1.0;
-    case 3:
-      return z * (z * z - 3.0);
-    default:
-      return z * z * (z * z - 6.0) + 3.0;
-  }
+  return std::array{1.0, z, z * z - 1.0, z * (z * z - 3.0), z * z * (z * z - 6.0) + 3.0}.at(
+      static_cast<size_t>(degree));
 }
 
 /// E[E[y^p | Z] He_n(Z)] by p and n.

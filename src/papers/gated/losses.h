@@ -7,8 +7,6 @@
 // their biases last, all float32 or all float64. Losses throw Error for other shapes and dtypes.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include "moesaic/papers/gated.h"
 
 namespace moesaic {

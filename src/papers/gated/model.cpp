@@ -1,45 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/gated.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include <cmath>
-#include <utility>
-#include <vector>
-
 #include "link.h"
-#include "moesaic/base/error.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
+namespace {
+
+/// A link as a function of tensors, and of `z` in TorchScript.
+struct LinkForm {
+  at::Tensor (*apply)(const at::Tensor& z);
+  const char* source;
+};
+constexpr LinkForm kLinkForms[kLinkNames.size()] = {
+    {[](const at::Tensor& z) { return z; }, "z"},
+    {[](const at::Tensor& z) { return at::relu(z); }, "torch.relu(z)"},
+    {[](const at::Tensor& z) { return at::leaky_relu(z, 0.01); }, "torch.leaky_relu(z, 0.01)"},
+    {[](const at::Tensor& z) { return at::sigmoid(z); }, "torch.sigmoid(z)"},
+    {[](const at::Tensor& z) { return at::tanh(z); }, "torch.tanh(z)"},
+    {[](const at::Tensor& z) { return at::softplus(z); }, "torch.softplus(z)"},
+    // Autograd knows the derivative of sign(), 0.
+    {[](const at::Tensor& z) { return at::relu(at::sign(z)); }, "torch.gt(z, 0).to(z.dtype)"}};
+
+}  // namespace
 
 Link link_from_name(std::string_view name) {
   return ops::enum_from_name<Link>("link", name, {kLinkNames.begin(), kLinkNames.end()});
 }
 
 at::Tensor apply_link(const at::Tensor& z, Link link) {
-  switch (link) {
-    case Link::identity:
-      return z;
-    case Link::relu:
-      return at::relu(z);
-    case Link::leaky_relu:
-      return at::leaky_relu(z, 0.01);
-    case Link::sigmoid:
-      return at::sigmoid(z);
-    case Link::tanh:
-      return at::tanh(z);
-    case Link::softplus:
-      return at::softplus(z);
-    case Link::step:
-      return at::relu(at::sign(z));  // Autograd knows its derivative, 0.
-  }
-  fail("unknown link {}", static_cast<int>(link));
+  return kLinkForms[static_cast<size_t>(link)].apply(z);
 }
 
 namespace nn {
@@ -109,22 +105,6 @@ GruStates GruMixtureImpl::forward(const at::Tensor& x_BTd) const {
 
 namespace {
 
-/// Returns g of `z` in TorchScript.
-std::string link_source(Link link) {
-  switch (link) {
-    case Link::identity:
-      return "z";
-    case Link::leaky_relu:
-      return "torch.leaky_relu(z, 0.01)";
-    case Link::softplus:
-      return "torch.softplus(z)";
-    case Link::step:
-      return "torch.gt(z, 0).to(z.dtype)";
-    default:
-      return fmt::format("torch.{}(z)", kLinkNames.at(static_cast<size_t>(link)));
-  }
-}
-
 constexpr char kMixture[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     logits = torch.mm(x, self.gates.t()){bias}
@@ -185,7 +165,8 @@ ModelOutput GatedMoE::forward(const at::Tensor& images_BCHW, const at::Generator
 std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Context& context) const {
   const auto script_mixture = script::make_module(
       context, "GatedMixture", *mixture, {},
-      fmt::format(kMixture, fmt::arg("link", link_source(mixture->options().link)),
+      fmt::format(kMixture,
+                  fmt::arg("link", kLinkForms[static_cast<size_t>(mixture->options().link)].source),
                   fmt::arg("bias", config_.has_gate_biases ? " + self.gates_bias" : "")));
   return script::make_module(
       context, "GatedMoE", *this, {{"mixture", script_mixture}},

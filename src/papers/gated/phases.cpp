@@ -7,25 +7,15 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "losses.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
-#include "moesaic/papers/gated.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -68,14 +58,6 @@ struct Moves {
     return {any_trained({regressors, false}), any_trained({false, gates})};
   }
 };
-
-/// Warns of fewer samples than a regressor has numbers, which no loss determines.
-void check_samples(const SettingLocations& locations, int64_t samples, int64_t width) {
-  if (samples >= width) return;
-  log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
-              locations.find({"batch_size", "num_samples"}), locations.phase().name, samples,
-              width);
-}
 
 /// Warns where the network's mixture differs from the one that makes the data.
 void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
@@ -131,7 +113,11 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
                            mixture->options().width, phase.data));
   }
   check_mixture(locations, mixture->options());
-  check_samples(locations, batch, mixture->options().width);
+  const int64_t width = mixture->options().width;
+  if (batch < width) {
+    log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
+                locations.of({"batch_size", "num_samples"}), phase.name, batch, width);
+  }
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
         "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",

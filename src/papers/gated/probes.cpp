@@ -4,9 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"

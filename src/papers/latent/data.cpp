@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
@@ -92,10 +91,8 @@ void make_unit_rows(double* rows, int64_t count, int64_t d, bool orthogonal) {
 /// Returns the index of the first coefficient that is not 0 (definition 3.1 of the latent paper);
 /// -1 where all are.
 int64_t information_exponent(const std::vector<double>& coefficients) {
-  for (size_t i = 0; i < coefficients.size(); ++i) {
-    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
-  }
-  return -1;
+  const auto first = std::ranges::find_if(coefficients, [](double c) { return c != 0.0; });
+  return first == coefficients.end() ? -1 : first - coefficients.begin();
 }
 
 ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {

@@ -2,12 +2,7 @@
 // What the phases of Algorithm 1 of the latent paper share.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <string>
-
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/normals.h"

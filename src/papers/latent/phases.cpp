@@ -79,12 +79,6 @@ void describe(auto& f, SphericalSgdConfig& c) {
     between(1, 1048576), renamed_from("block"));
 }
 
-/// Returns the mean over experts and directions of the largest magnitude of a neuron's product.
-double largest_alignment(const at::Tensor& w_KJd, const at::Tensor& directions) {
-  const at::Tensor products = w_KJd.flatten(0, 1).mm(directions.to(w_KJd.options()).t()).abs();
-  return products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
-}
-
 class SphericalSgd final : public LatentPhase {
  public:
   SphericalSgd(const PhasePlan& plan, PhaseContext context)
@@ -189,12 +183,14 @@ class SphericalSgd final : public LatentPhase {
     return turn;
   }
 
-  /// Adds how far the neurons have come, where the data say what they should find.
+  /// Adds how far the neurons have come, where the data say what they should find: the mean over
+  /// experts and directions of the largest magnitude of a neuron's product.
   void add_alignments(const at::Tensor& w_KJd, StepReport& report) {
     for (const auto& [name, direction] : context_.data->directions()) {
-      if (name == "local" || name == "global") {
-        report.metrics[name] = largest_alignment(w_KJd, direction);
-      }
+      if (name != "local" && name != "global") continue;
+      const at::Tensor products = w_KJd.flatten(0, 1).mm(direction.to(w_KJd.options()).t()).abs();
+      report.metrics[name] =
+          products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
     }
     const auto local = report.metrics.find("local");
     reached_end_ = config_.until_local > 0.0 && local != report.metrics.end() &&

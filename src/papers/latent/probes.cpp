@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <set>
 
 #include "moesaic/base/text.h"
@@ -57,13 +56,6 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
           table_metric("router_leading", "mean of the largest cosine", 0)};
 }
 
-/// Which expert, of those that exist, takes which test sample: [N, K].
-at::Tensor taken_samples(const Model& model, const DatasetInputs& test) {
-  const at::Tensor router_Kd =
-      model.weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
-  return test.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
-}
-
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
 /// one, or leaves though they are of its own, each kind in equal parts; nothing where no expert has
 /// a cluster of which there are samples.
@@ -106,7 +98,10 @@ void measure_routing(ProbedModel& subject, Measurement& measurement) {
       static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
   const Dataset& data = subject.data("test");
   const DatasetInputs inputs = data.generate(0, data.size());
-  const at::Tensor takes_NK = taken_samples(subject.model(), inputs);
+  const at::Tensor router_Kd =
+      subject.model().weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
+  // Which expert, of those that exist, takes which test sample.
+  const at::Tensor takes_NK = inputs.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
   const std::optional<double> wrong = misrouted(takes_NK, inputs.groups_N, own);
   if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
   measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);

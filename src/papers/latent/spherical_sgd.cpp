@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/check_tensor.h"

@@ -5,8 +5,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"

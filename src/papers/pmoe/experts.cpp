@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
@@ -272,15 +271,15 @@ PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Genera
   moe->router->weight.normal_(0.0, options_.router_std, generator);
 }
 
-PatchMixtureImpl::Output PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
-                                                   const at::Generator& random) const {
+ModelOutput PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
+                                      const at::Generator& random) const {
   return forward_patches(patches_of(images_BCHW, options_.patch), random);
 }
 
-PatchMixtureImpl::Output PatchMixtureImpl::forward_patches(const at::Tensor& x_Bnd,
+ModelOutput PatchMixtureImpl::forward_patches(const at::Tensor& x_Bnd,
                                                            const at::Generator& random) const {
   const at::Tensor x_Td = x_Bnd.flatten(0, 1);
-  Output out;
+  ModelOutput out;
   at::Tensor y_To;
   if (moe.is_empty()) {
     const Routing all = routing_to_one_expert(x_Td.size(0), x_Td.device());
@@ -288,12 +287,12 @@ PatchMixtureImpl::Output PatchMixtureImpl::forward_patches(const at::Tensor& x_B
   } else {
     MoEOutput routed = moe->forward(x_Td, random);
     y_To = routed.y_Td;
-    out.routed = std::move(routed);
+    out.routings.push_back(std::move(routed));
   }
   const at::Tensor f_Bo =
       y_To.view({x_Bnd.size(0), options_.num_patches, y_To.size(1)}).sum(1) / options_.divisor;
-  out.f_Bo = f_Bo;
-  out.logits_BC = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
+  out.pre_logits = f_Bo;
+  out.logits = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
   return out;
 }
 

@@ -203,12 +203,7 @@ PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) 
 
 ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "images", images_BCHW);
-  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
-  ModelOutput out;
-  out.pre_logits = made.f_Bo;
-  out.logits = made.logits_BC;
-  if (made.routed) out.routings.push_back(std::move(*made.routed));
-  return out;
+  return mixture->forward(images_BCHW, random);
 }
 
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
@@ -244,15 +239,10 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(
   }
   norm = register_module("norm",
                          nn::BatchNorm1d(nn::keras_batch_norm_options(trunk->maps().channels)));
-  make_head(config_.num_classes, generator);
-}
-
-void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
-  const int64_t width = trunk->maps().channels, outputs = outputs_of(classes);
-  head = register_module("head", torch::nn::Linear(width, outputs));
+  head = register_module(
+      "head", torch::nn::Linear(trunk->maps().channels, outputs_of(config_.num_classes)));
   nn::xavier_uniform(head->weight, generator);
-  const torch::NoGradGuard no_grad;
-  head->bias.zero_();
+  torch::nn::init::zeros_(head->bias);
 }
 
 at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {

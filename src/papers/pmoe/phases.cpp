@@ -2,16 +2,8 @@
 // The phase kind "patch_sgd": chunks of steps of Algorithms 1 and 2 of the pMoE paper.
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/patches.h"
@@ -172,7 +164,7 @@ class PatchSgd final : public OnlinePhase {
         const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
         const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
         const at::AutoGradMode differentiable(true);
-        const at::Tensor logits_BC = mixture_->forward_patches(x_Bnd, {}).logits_BC;
+        const at::Tensor logits_BC = mixture_->forward_patches(x_Bnd, {}).logits;
         const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
         const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
         const torch::NoGradGuard no_grad;

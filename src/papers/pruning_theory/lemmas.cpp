@@ -4,14 +4,9 @@
 #include <ATen/ATen.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <memory>
-#include <string>
 #include <variant>
-#include <vector>
 
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <variant>
-#include <vector>
 
 #include "moesaic/ops/routing.h"
 #include "moesaic/train/evaluate.h"

@@ -4,10 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
-#include "moesaic/base/error.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/train/phase.h"

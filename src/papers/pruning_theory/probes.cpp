@@ -7,9 +7,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "moesaic/base/text.h"
 #include "moesaic/papers/pruning_theory.h"

@@ -3,12 +3,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "moesaic/config/schema.h"
-#include "moesaic/models/router_config.h"
 #include "moesaic/models/upcycling.h"
 #include "moesaic/nn/conv_stem.h"
 #include "moesaic/nn/encoder_block.h"

@@ -7,13 +7,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"
-#include "moesaic/nn/encoder_block.h"
 
 namespace moesaic {
 

@@ -27,7 +27,7 @@ NETWORKS = {
                      CAPACITY + "_multiple_of": 1},
     "rows": {CAPACITY: 50},
     "kept": {MOE + "kept_experts": {"1": [0, 2, 3]}},
-    "rerouted": {MOE + "kept_experts": {"1": [0, 2, 3]}, ROUTER + "pruned": "reroute", CAPACITY + "_factor": 0.9},
+    "rerouted": {MOE + "kept_experts": {"1": [0, 2, 3]}, ROUTER + "pruned_selection": "reroute", CAPACITY + "_factor": 0.9},
     "expert_choice": {**BY_EXPERT, ROUTER + "num_selected_tokens": 9, MOE + "group_size": 34, ROUTER + "gate": "softmax_selected"},
     "expert_choice_tokens": {**BY_EXPERT, CAPACITY + "_factor": 1.0, ROUTER + "gate": "softmax_tokens",
                              MOE + "kept_experts": {"1": [1, 2]}},

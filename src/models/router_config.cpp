@@ -19,7 +19,7 @@ Options with_capacity(Options rule, const RoutingConfig& routing,
   rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_rounding);
   rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
   rule.group_size = group_size;
-  rule.pruned = pruned_selection_from_name(routing.pruned);
+  rule.pruned = pruned_selection_from_name(routing.pruned_selection);
   return rule;
 }
 
@@ -153,7 +153,7 @@ ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConf
 
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterContext& place) {
-  const bool is_rerouted = routing.pruned != "zero" && place.is_pruned;
+  const bool is_rerouted = routing.pruned_selection != "zero" && place.is_pruned;
   if (place.group_size == 0 || is_rerouted) return {};
   const int64_t choices = routing.is_expert_choice() ? 1 : routing.num_selected_experts;
   const std::pair<const char*, double> factors[] = {
@@ -190,9 +190,9 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
 
 ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,
                                        const std::string& router, const std::string& key) {
-  if (!mean_replacement || routing.pruned == "zero") return {};
-  return {fmt::format("{} needs {}pruned to be 'zero', found '{}'", key, router, routing.pruned),
-          {key, router + "pruned"}};
+  if (!mean_replacement || routing.pruned_selection == "zero") return {};
+  return {fmt::format("{} needs {}pruned_selection to be 'zero', found '{}'", key, router, routing.pruned_selection),
+          {key, router + "pruned_selection"}};
 }
 
 }  // namespace moesaic

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
         ImageTokenCase{"as_printed_rerouted",
                        kClusters + std::string(R"(, "scalar": true, "bias": false,
                            "router": {"gate": "softmax_all", "gate_noise": false,
-                                      "pruned": "reroute", "kept_experts": [0, 3],
+                                      "pruned_selection": "reroute", "kept_experts": [0, 3],
                                       "noise_in_evaluation": false}})")},
         ImageTokenCase{"one_filter_network",
                        R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 1,

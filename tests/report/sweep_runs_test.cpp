@@ -237,7 +237,7 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   EXPECT_THAT(refusal(R"(["random.men"])"), HasSubstr("did you mean 'random.mean'?"));
   const std::string refused = error_of([&] {
     run(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
-                         "train.model.encoder.moe.router.pruned=reroute"});
+                         "train.model.encoder.moe.router.pruned_selection=reroute"});
   });
   EXPECT_THAT(refused, HasSubstr("criterion 'random.nothing': block "));
 }

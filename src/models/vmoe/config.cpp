@@ -52,9 +52,9 @@ ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
       if (into[static_cast<size_t>(id)] == id) continue;
       return {fmt::format("{} merges expert {}, which is kept", key, id), {key}};
     }
-    if (moe.router.pruned != "zero" || moe.mean_replacement) {
-      return {fmt::format("{} needs router.pruned to be 'zero', and no mean_replacement", key),
-              {key, "encoder.moe.router.pruned", "encoder.moe.mean_replacement"}};
+    if (moe.router.pruned_selection != "zero" || moe.mean_replacement) {
+      return {fmt::format("{} needs router.pruned_selection to be 'zero', and no mean_replacement", key),
+              {key, "encoder.moe.router.pruned_selection", "encoder.moe.mean_replacement"}};
     }
   }
   return {};
@@ -100,9 +100,9 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
                         moe.router.num_selected_experts, moe.num_experts / members),
             {path + "router.num_selected_experts", size}};
   }
-  if (moe.router.pruned != "zero") {
-    return {fmt::format("{}router.pruned must be 'zero' in an ensemble", path),
-            {path + "router.pruned", size}};
+  if (moe.router.pruned_selection != "zero") {
+    return {fmt::format("{}router.pruned_selection must be 'zero' in an ensemble", path),
+            {path + "router.pruned_selection", size}};
   }
   return {};
 }

@@ -47,8 +47,8 @@ NETWORKS = {
     "e3": {MOE + "ensemble_size": 2, "model.name": "e3", "phases.0.loss": "ensemble_softmax"},
     **{expert: {"model": {"name": "image-moe", "expert": expert, "num_experts": 2, "num_classes": 3, "width": 0.0625}}
        for expert in ("cnn", "resnet18", "mobilenetv2")},
-    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widening": 0.25, "num_classes": 3}},
-    "gru": {**GREY, "model": {"name": "gru", "hidden": 8, "num_classes": 3}},
+    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widen_factor": 0.25, "num_classes": 3}},
+    "gru": {**GREY, "model": {"name": "gru", "hidden_size": 8, "num_classes": 3}},
 }
 VERBS = ("list", "inspect", "eval", "predict", "prune", "import", "data", "bench", "help")
 BENCHMARKS = ("operators", "vmoe")  # the others are of the papers' own steps

@@ -23,7 +23,7 @@ void read(const fs::path& path, int64_t bytes, const Layout& layout, Records& re
   if (reader.read(more) > 0) fail("{}: more than {} bytes unpacked", path.string(), bytes);
   records.pixels.reserve(records.pixels.size() + static_cast<size_t>(bytes / record * kPixels));
   for (auto at = content.begin(); at != content.end(); at += record) {
-    records.labels.push_back(at[layout.label_at]);
+    records.labels.push_back(at[layout.label_offset]);
     records.pixels.insert(records.pixels.end(), at + layout.num_label_bytes, at + record);
   }
 }

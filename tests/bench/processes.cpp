@@ -167,8 +167,9 @@ Row without_goal(Row row) {
 }
 
 Row is_expert_parallel() {
-  const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
-                                      [] { return seconds_of_two(""); });
+  const Times times =
+      alternate_turns([] { return seconds_of_two("parallel.expert_parallel_size=2"); },
+                      [] { return seconds_of_two(""); });
   return row_of(
       {0.8, "a step of two processes that share the experts; baseline: with all experts in both",
        "ms", 1e3},

@@ -119,9 +119,13 @@ TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
   refuse({"--shots", "1", "--split", "train"}, 2, "choose another --split to measure on");
   refuse({"--shots", "1", "--mistakes", text_path("a.png")}, 2, "--mistakes");
   refuse({"--shot-l2", "1"}, 2, "--shots");
-  refuse({"--real", text_path("real.json")}, 2, "real.json");
+  refuse({"--real-labels", text_path("real.json")}, 2, "real.json");
   write("real.json", "[[0], [1]]");
-  refuse({"--real", text_path("real.json")}, 2, "it has labels of 2 images");
+  for (const char* option : {"--real-labels", "--real"}) {
+    refuse({option, text_path("real.json")}, 2, "it has labels of 2 images");
+  }
+  refuse({"--real", text_path("real.json")}, 2, "'--real' is called '--real-labels' now");
+  refuse({"--real", "a.json", "--real-labels", "b.json"}, 2, "exclude one another");
 }
 
 TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {

@@ -15,7 +15,7 @@ inline constexpr int64_t kChannels = 3, kHeight = 32, kWidth = 32;
 /// Labels of a record. CIFAR-100 stores the coarse label before the fine one.
 struct Layout {
   int64_t num_label_bytes = 1;
-  int64_t label_at = 0;  ///< Offset of the label to read, 0-based.
+  int64_t label_offset = 0;  ///< Offset of the label to read, 0-based.
 };
 
 /// Images of CIFAR with their labels.

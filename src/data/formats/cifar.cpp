@@ -17,16 +17,17 @@ namespace moesaic {
 namespace {
 
 struct CifarSettings {
-  int64_t num_label_bytes = 1, label_at = 0;
+  int64_t num_label_bytes = 1, label_offset = 0;
 };
 void describe(auto& f, CifarSettings& c) {
   f("num_label_bytes", c.num_label_bytes, "number of label bytes before the pixels", between(1, 2),
     renamed_from("label_bytes"));
-  f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
+  f("label_offset", c.label_offset, "index of the label among the label bytes, from 0",
+    between(0, 1), renamed_from("label_at"));
 }
 ConfigProblem config_problem(const CifarSettings& c) {
-  if (c.label_at < c.num_label_bytes) return {};
-  return {"label_at must be below num_label_bytes", {"label_at", "num_label_bytes"}};
+  if (c.label_offset < c.num_label_bytes) return {};
+  return {"label_offset must be below num_label_bytes", {"label_offset", "num_label_bytes"}};
 }
 
 ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
@@ -55,7 +56,7 @@ ConfigProblem check_cifar(const DatasetSpec& spec) {
 
 cifar::Layout layout(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CifarSettings>();
-  return {settings.num_label_bytes, settings.label_at};
+  return {settings.num_label_bytes, settings.label_offset};
 }
 
 /// Returns the roles of a split in the order of their numbers: test_2 before test_10.

@@ -223,7 +223,7 @@ struct L4Config {
 void describe(auto& f, L4Config& c) {
   f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
   f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
-  f("delta", c.weights.delta, "weight decay coefficient (delta)", at_least(0.0));
+  f("delta", c.weights.delta, "weight of half the squared norm of the regressors", at_least(0.0));
 }
 
 struct LogConfig {

@@ -62,7 +62,7 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
 
 PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::PatternExperts(config_.num_experts, config_.num_patterns, config_.hidden,
+  experts = nn::PatternExperts(config_.num_experts, config_.num_patterns, config_.num_neurons,
                                config_.neuron_std, generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
   moe = register_module("moe", nn::MoELayer(pattern_router(config_), experts.ptr(), generator));

@@ -63,7 +63,7 @@ TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
 /// The network as section 3 prints it.
 ClusterMoEConfig printed_mixture() {
   ClusterMoEConfig config = small_mixture();
-  config.scalar = true;
+  config.has_scalar_output = true;
   config.bias = false;
   config.init = "normal";
   config.init_scale = 0.3;

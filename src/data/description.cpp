@@ -37,7 +37,7 @@ ConfigProblem name_problem(const std::string& setting, const std::string& name) 
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
   if (spec.exif_orientation && !format_of(spec).has_exif) {
-    return {fmt::format("exif_orientation is for photos, which format {} has none of",
+    return {fmt::format("exif_orientation is for photos, but format {} has none; leave it out",
                         spec.format.name()),
             {"exif_orientation"}};
   }
@@ -47,11 +47,14 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   if (has_validation && spec.validation.value_or(0.0) > 0.0) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
-  if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
-  if (!spec.first.empty()) return {"first needs base", {"first"}};
-  if (spec.mosaic) return {"mosaic needs base", {"mosaic"}};
-  if (spec.backdrop) return {"backdrop needs base", {"backdrop"}};
-  return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
+  if (!spec.keep_classes.empty()) {
+    return {"keep_classes needs base, the dataset to derive from", {"keep_classes"}};
+  }
+  if (!spec.first.empty()) return {"first needs base, the dataset to derive from", {"first"}};
+  if (spec.mosaic) return {"mosaic needs base, the dataset to derive from", {"mosaic"}};
+  if (spec.backdrop) return {"backdrop needs base, the dataset to derive from", {"backdrop"}};
+  return spec.rotate ? ConfigProblem("rotate needs base, the dataset to derive from", {"rotate"})
+                     : ConfigProblem();
 }
 
 /// An address is shown in messages and kept in runs; only what is called a token is sent.
@@ -85,7 +88,7 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
   const ConfigProblem problem = unknown_split(spec.first, "first");
   if (!problem.empty()) return problem;
   if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
-    return {"a dataset with base takes classes, mean, std and files from it",
+    return {"a dataset with base takes classes, mean, std and files from its base; leave them out",
             {"classes:", "files:", "mean:", "std:"}};
   }
   return {};

@@ -79,13 +79,15 @@ std::optional<double> side_of(const RatioConfig& config, const std::string& side
 
 ConfigProblem config_problem(const RatioConfig& config) {
   if (config.level.has_value() == config.x.empty()) {
-    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"level", "x"}};
+    return {
+        "'level' and 'x' belong together: a ratio of curves needs both, a ratio of rows neither",
+        {"level", "x"}};
   }
   if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
       config.x.end()) {
     return {};
   }
-  return {"the sizes of a ratio's curves ascend", {"x"}};
+  return {"the sizes in 'x' must ascend", {"x"}};
 }
 
 std::string row_of_size(const std::string& curve, double x) {

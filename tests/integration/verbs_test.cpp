@@ -116,7 +116,7 @@ TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
   refuse({"--mistakes", text_path("a.jpg")}, 2, "must end in .png, found");
   refuse({"--mistakes", text_path("a.png")}, 2, "are not images of classes");
   refuse({"--shots", "1000000"}, 2, "to train on, not 1000000; choose at most ");
-  refuse({"--shots", "1", "--split", "train"}, 2, "choose another --split to measure on");
+  refuse({"--shots", "1", "--split", "train"}, 2, "choose --split validation or test");
   refuse({"--shots", "1", "--mistakes", text_path("a.png")}, 2, "--mistakes");
   refuse({"--shot-l2", "1"}, 2, "--shots");
   refuse({"--real-labels", text_path("real.json")}, 2, "real.json");

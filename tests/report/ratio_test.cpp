@@ -48,7 +48,7 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
               HasSubstr("'none' has 0 for flops"));
   RatioConfig half = config;
   half.level = 95;
-  EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));
+  EXPECT_THAT(config_problem(half).text, HasSubstr("belong together"));
   const RatioConfig of_steps{"ratio", "cost", "steps", "small", "large"};
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(of_steps, rows)); }),
               HasSubstr("the row 'large' has no steps: no cost"));
@@ -97,7 +97,7 @@ TEST(Fit, OfCurvesIsOfTheSizesAtALevel) {
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(fit_row(fit, {}, rows)); }),
               HasSubstr("'l1/n...' do not cross accuracy 70: no size_exponent"));
   fit.sizes.clear();
-  EXPECT_THAT(config_problem(fit).text, HasSubstr("has a level and sizes"));
+  EXPECT_THAT(config_problem(fit).text, HasSubstr("belong together"));
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
   EXPECT_EQ(
       error_of([&] { measure_rows(config, options, outcome.rows); }),
       "usage: " + (checkpoints / "finetune").string() +
-          ": 'two': the class 'shade 11' is not one of the network's; did you mean 'shade 1'?");
+          ": 'two': the class 'shade 11' is not a class of the network; the nearest is 'shade 1'");
 }
 
 TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {

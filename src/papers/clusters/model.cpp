@@ -24,7 +24,7 @@ template <class Router>
 ConfigProblem router_problem(const std::optional<Router>& config, int64_t experts) {
   if (!config) {
     if (experts == 1) return {};
-    return {fmt::format("{} experts need a router; without one 'num_experts' is 1", experts),
+    return {fmt::format("{} experts need a router; give one, or set num_experts to 1", experts),
             {"num_experts", "router"}};
   }
   const bool pruned = !config->kept_experts.empty();

@@ -105,7 +105,7 @@ void check_independent(const SettingLocations& locations, const nn::GatedMixture
   if (2 * mixture.num_experts - 1 <= mixture.width) return;
   fail_usage(
       "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
-      "dimensions (assumption 3 of L4), at most {} experts do",
+      "dimensions (assumption 3 of L4); choose at most {} experts",
       locations.of_model("num_experts", "loss"), locations.phase().name, mixture.num_experts,
       2 * mixture.num_experts - 1, mixture.width, (mixture.width + 1) / 2);
 }
@@ -125,20 +125,22 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_needs(locations, locations.of({"data"}),
-               fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
-                           mixture->options().width, phase.data));
+    fail_needs(
+        locations, locations.of({"data"}),
+        fmt::format("inputs of {} numbers with one real-valued target, which '{}' does not have",
+                    mixture->options().width, phase.data));
   }
   check_mixture(locations, mixture->options());
   check_samples(locations, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
-        "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",
+        "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that the phase "
+        "trains, {}",
         locations.of({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
   if (!data.is_endless() && batch > data.size()) {
-    fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
+    fail_usage("{0}: phase '{1}': {2} samples are more than the {3} of '{4}'; choose at most {3}",
                locations.of({"batch_size", "num_samples"}), phase.name, batch, data.size(),
                phase.data);
   }

@@ -129,8 +129,8 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   }
   const int64_t patches = side / patch * (side / patch);
   if (moe.router.num_selected_patches > patches) {
-    return {fmt::format("an expert cannot select {} of {} patches", moe.router.num_selected_patches,
-                        patches),
+    return {fmt::format("an expert cannot select {0} of {1} patches; choose at most {1}",
+                        moe.router.num_selected_patches, patches),
             {"moe.router.num_selected_patches", "moe.patch_size", "image_size"}};
   }
   if (channels % moe.num_experts != 0) {
@@ -140,8 +140,8 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
             {"moe.num_experts", "widen_factor"}};
   }
   if (moe.kernel_size % 2 == 0) {
-    return {fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel_size,
-                        moe.kernel_size + 1),
+    return {fmt::format("kernel_size {0} is even, so the kernel has no central pixel; choose {1}",
+                        moe.kernel_size, moe.kernel_size + 1),
             {"moe.kernel_size"}};
   }
   return kept_setting_problem(moe.router.kept_experts, moe.num_experts, "moe.router.kept_experts");
@@ -182,12 +182,12 @@ ConfigProblem config_problem(const PMoEConfig& config) {
   }
   if (!config.router) {
     if (config.num_experts == 1) return {};
-    return {
-        fmt::format("{} experts need a router; without one 'num_experts' is 1", config.num_experts),
-        {"router", "num_experts"}};
+    return {fmt::format("{} experts need a router; give one, or set num_experts to 1",
+                        config.num_experts),
+            {"router", "num_experts"}};
   }
   if (config.router->num_selected_patches > config.num_patches()) {
-    return {fmt::format("an expert cannot select {} of {} patches",
+    return {fmt::format("an expert cannot select {0} of {1} patches; choose at most {1}",
                         config.router->num_selected_patches, config.num_patches()),
             {"router.num_selected_patches", "patch_size", "image_size"}};
   }

@@ -47,8 +47,8 @@ nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
 
 ConfigProblem config_problem(const PatternMoEConfig& config) {
   if (config.num_selected_tokens > config.num_tokens) {
-    return {fmt::format("an expert cannot select {} of {} tokens", config.num_selected_tokens,
-                        config.num_tokens),
+    return {fmt::format("an expert cannot select {0} of {1} tokens; choose at most {1}",
+                        config.num_selected_tokens, config.num_tokens),
             {"num_selected_tokens", "num_tokens"}};
   }
   if (config.num_experts % 2 != 0) {

@@ -319,7 +319,7 @@ TEST(WrnPMoE, SaysWhatDoesNotFit) {
       HasSubstr(
           "8 channels of the last group cannot be divided equally among 3 experts; choose 2"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel_size = 2; }),
-              HasSubstr("has no middle"));
+              HasSubstr("has no central pixel"));
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ std::optional<double> size_at(const std::string& curve, const std::vector<double
 /// Returns what a side of the ratio is, or nothing.
 std::optional<double> side_of(const RatioConfig& config, const std::string& side,
                               const std::vector<ResultRow>& rows) {
-  if (config.level) return size_at(side, config.x, config.of, *config.level, rows);
-  const ResultRow* const found = find_result(rows, side, config.of);
+  if (config.level) return size_at(side, config.x, config.source_metric, *config.level, rows);
+  const ResultRow* const found = find_result(rows, side, config.source_metric);
   return found == nullptr ? std::nullopt : std::optional(found->measured);
 }
 
@@ -111,9 +111,10 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
     for (const double x : config.x) names.insert(row_of_size(side, x));
     if (!config.level) names.insert(side);
     if (side_of(config, side, rows)) continue;
-    const std::string what = config.level ? fmt::format("the rows '{}...' do not cross {} {}", side,
-                                                        config.of, *config.level)
-                                          : fmt::format("the row '{}' has no {}", side, config.of);
+    const std::string what =
+        config.level ? fmt::format("the rows '{}...' do not cross {} {}", side,
+                                   config.source_metric, *config.level)
+                     : fmt::format("the row '{}' has no {}", side, config.source_metric);
     log_warning("{}: {}: no {}", config.name, what, config.metric);
     return std::nullopt;
   }
@@ -125,12 +126,12 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
   };
   const std::optional<double> ratio = estimate(rows);
   if (!ratio) {
-    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator, config.of,
-                config.metric);
+    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator,
+                config.source_metric, config.metric);
     return std::nullopt;
   }
   ResultRow made{.name = config.name, .metric = config.metric, .measured = *ratio};
-  add_spread(made, rows_of(rows, config.of, names), estimate);
+  add_spread(made, rows_of(rows, config.source_metric, names), estimate);
   return made;
 }
 

@@ -4,7 +4,10 @@
 #include <cmath>
 
 #include "base/support.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
 #include "support/matchers.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
@@ -33,6 +36,21 @@ TEST(Ratio, IsOfTheCurvesMeans) {
   never.level = 99;
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(never, rows)); }),
               HasSubstr("'b/n...' do not cross accuracy 99"));
+}
+
+TEST(Ratio, ReadsTheFormerNameOfTheSourceMetric) {
+  const testing::Warnings warnings;
+  const auto read = [](const std::string& key) {
+    return to_json(
+        parse<RatioConfig>(Document::from_text(R"({"name": "ratio", "metric": "cost", )" + key +
+                                                   R"(: "flops", "numerator": "small",
+                                                              "denominator": "large"})",
+                                               "ratio.json")
+                               .root()));
+  };
+  EXPECT_EQ(read(R"("of")"), read(R"("source_metric")"));
+  EXPECT_THAT(warnings.texts(),
+              ::testing::ElementsAre(HasSubstr("'of' is called 'source_metric' now")));
 }
 
 TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {

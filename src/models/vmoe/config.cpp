@@ -2,6 +2,7 @@
 #include "moesaic/models/vmoe/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

@@ -55,11 +55,12 @@ std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& confi
   const Launch launch = read_launch(process_environment());
   limit_cached_memory(launch.local_world_size);
   if (!launch.is_single_process()) return ProcessMesh::connect(launch, config, device == "cuda");
-  if (config.experts > 1 || config.data > 1) {
+  if (config.expert_parallel_size > 1 || config.num_replicas > 1) {
     fail_usage(
-        "one process was started, but parallel.experts (--expert-parallel) and parallel.data ask "
+        "one process was started, but parallel.expert_parallel_size (--expert-parallel) and "
+        "parallel.num_replicas ask "
         "for {}; start as many by torchrun, mpirun or srun, or leave both settings out",
-        config.experts * std::max<int64_t>(1, config.data));
+        config.expert_parallel_size * std::max<int64_t>(1, config.num_replicas));
   }
   return nullptr;
 }

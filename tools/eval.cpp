@@ -245,7 +245,7 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
                         ->type_name("L2 ...");
   for (CLI::Option* option : {seeds, l2}) option->needs(shots);
   for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
-                            "--routing-images", "--tsne"}) {
+                            "--real-labels", "--routing-images", "--tsne"}) {
     shots->excludes(verb.get_option(other));
   }
 }
@@ -331,9 +331,16 @@ void add_eval(CLI::App& app, int& exit_code) {
   add_text(*verb, "--mistakes", arguments->mistakes, "FILE",
            "contact sheet of the 64 most confident mistakes, row by row: a new .png file, with a "
            ".csv table of them beside it");
-  add_text(*verb, "--real", arguments->options.real_labels, "FILE",
-           "labels of ImageNet-ReaL: real.json, with a list of classes for each image; images "
-           "without any do not count");
+  CLI::Option* real_labels = add_text(
+      *verb, "--real-labels", arguments->options.real_labels, "FILE",
+      "labels of ImageNet-ReaL: real.json, with a list of classes for each image; images without "
+      "any do not count");
+  CLI::Option* former =
+      verb->add_option_function<std::string>("--real", [arguments](const std::string& file) {
+        log_warning("'--real' is called '--real-labels' now; the former name is still read");
+        arguments->options.real_labels = file;
+      });
+  former->check(not_empty())->excludes(real_labels)->group("");  // Not in the help.
   verb->add_flag("--json", arguments->json, "print one JSON document");
   add_tsne_options(*verb, arguments);
   add_probe_options(*verb, arguments->options.few_shot);

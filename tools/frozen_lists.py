@@ -27,7 +27,7 @@ NETWORKS = {
                      CAPACITY + "_multiple_of": 1},
     "rows": {CAPACITY: 50},
     "kept": {MOE + "kept_experts": {"1": [0, 2, 3]}},
-    "rerouted": {MOE + "kept_experts": {"1": [0, 2, 3]}, ROUTER + "pruned": "reroute", CAPACITY + "_factor": 0.9},
+    "rerouted": {MOE + "kept_experts": {"1": [0, 2, 3]}, ROUTER + "pruned_selection": "reroute", CAPACITY + "_factor": 0.9},
     "expert_choice": {**BY_EXPERT, ROUTER + "num_selected_tokens": 9, MOE + "group_size": 34, ROUTER + "gate": "softmax_selected"},
     "expert_choice_tokens": {**BY_EXPERT, CAPACITY + "_factor": 1.0, ROUTER + "gate": "softmax_tokens",
                              MOE + "kept_experts": {"1": [1, 2]}},
@@ -47,8 +47,8 @@ NETWORKS = {
     "e3": {MOE + "ensemble_size": 2, "model.name": "e3", "phases.0.loss": "ensemble_softmax"},
     **{expert: {"model": {"name": "image-moe", "expert": expert, "num_experts": 2, "num_classes": 3, "width": 0.0625}}
        for expert in ("cnn", "resnet18", "mobilenetv2")},
-    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widening": 0.25, "num_classes": 3}},
-    "gru": {**GREY, "model": {"name": "gru", "hidden": 8, "num_classes": 3}},
+    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widen_factor": 0.25, "num_classes": 3}},
+    "gru": {**GREY, "model": {"name": "gru", "hidden_size": 8, "num_classes": 3}},
 }
 VERBS = ("list", "inspect", "eval", "predict", "prune", "import", "data", "bench", "help")
 BENCHMARKS = ("operators", "vmoe")  # the others are of the papers' own steps

@@ -69,7 +69,7 @@ RunConfig read_config(const TrainArguments& arguments) {
     document.set(assignment);
   }
   if (arguments.expert_parallel > 0) {
-    document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
+    document.set(fmt::format("parallel.expert_parallel_size={}", arguments.expert_parallel));
   }
   auto config = parse<RunConfig>(document.root());
   config.trust = arguments.trust;
@@ -151,7 +151,7 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
   const Launch launch = read_launch(process_environment());
   if (!launch.is_single_process()) return {launch.world_size};
   if (!asked) return {};
-  return {parallel.experts * std::max<int64_t>(1, parallel.data)};
+  return {parallel.expert_parallel_size * std::max<int64_t>(1, parallel.num_replicas)};
 }
 
 int train(const TrainArguments& arguments) {
@@ -232,8 +232,9 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("N[,N...]");
   add_text(*verb, "--gpu", arguments->gpu, "NAME",
            fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
-  verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "number of processes over which experts are sharded (parallel.experts)")
+  verb->add_option(
+          "--expert-parallel", arguments->expert_parallel,
+          "number of processes over which experts are sharded (parallel.expert_parallel_size)")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

@@ -64,7 +64,7 @@ pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>
   pid_t child = 0;
   const int error = posix_spawnp(&child, argv[0].c_str(), &actions.value, nullptr, arguments.data(),
                                  variables.data());
-  if (error == ENOENT) fail("{}: no such program; is it installed and on PATH?", argv[0]);
+  if (error == ENOENT) fail("{}: no such program; install it or add its folder to PATH", argv[0]);
   if (error != 0) fail_errno(argv[0], "cannot run", error);
   return child;
 }

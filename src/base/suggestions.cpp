@@ -253,4 +253,12 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
   return line;
 }
 
+std::string as_statement(std::string line) {
+  constexpr std::string_view kQuestion = "did you mean ";
+  const size_t at = line.find(kQuestion);
+  if (at == std::string::npos || !line.ends_with('?')) return line;
+  line.pop_back();
+  return line.replace(at, kQuestion.size(), "the nearest is ");
+}
+
 }  // namespace moesaic

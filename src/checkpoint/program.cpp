@@ -39,7 +39,7 @@ auto in_one_line(const fs::path& file, const char* what, const Call& call) {
   } catch (const std::exception& error) {
     failed(error.what());
   }
-  fail("{}: not a program", file.string());
+  fail("{}: the file is not a program (.pt2)", file.string());
 }
 
 at::Tensor first_output(const c10::IValue& out) {
@@ -79,7 +79,9 @@ class ProgramModel : public Model {
   }
 
   nlohmann::ordered_json config() const override { return shape_->config(); }
-  void reset_head(int64_t) override { fail("{}: a program cannot be changed", file_.string()); }
+  void reset_head(int64_t) override {
+    fail("{}: a program (.pt2) cannot be changed; give the run", file_.string());
+  }
   std::vector<MoEBlock> moe_blocks() const override { return shape_->moe_blocks(); }
   std::vector<int64_t> input_shape() const override { return shape_->input_shape(); }
   int64_t num_classes() const override { return shape_->num_classes(); }
@@ -127,7 +129,7 @@ void check_content(const fs::path& file) {
   };
   const auto document = [&](const std::string& name) {
     const auto bytes = content(name);
-    if (!bytes) fail("{}: a program without {}", file.string(), name);
+    if (!bytes) fail("{}: the program (.pt2) has no {}", file.string(), name);
     const auto* text = reinterpret_cast<const char*>(bytes->data());
     return json::parse(text, text + bytes->size());
   };

@@ -250,10 +250,10 @@ Value read_json(std::string_view text, const std::string& source, const ReadOpti
   }
   // The parser would treat a NUL byte as the end of the text.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    fail_usage("{}: a NUL byte", place(text, nul, source, options.lines));
+    fail_usage("{}: the text holds a NUL byte; remove it", place(text, nul, source, options.lines));
   }
   if (without_byte_order_mark(text).find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    fail_usage("{}: empty, not JSON", source);
+    fail_usage("{}: the text is empty, expected JSON", source);
   }
   Builder builder(text, source, options);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder,

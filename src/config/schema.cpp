@@ -248,7 +248,7 @@ void check_object(const Value& value, const std::string& path,
                   const std::vector<std::string>& keys) {
   const bool named = std::find(keys.begin(), keys.end(), "name") != keys.end();
   if (named && value.kind() == Value::Kind::string && !path.empty()) {
-    fail_usage("{}: '{}' must be an object, found {}; did you mean {{\"name\": {}}} or {}.name={}?",
+    fail_usage("{}: '{}' must be an object, found {}; write {{\"name\": {}}} or {}.name={}",
                value.where(), path, value.described(), value.to_json().dump(), path,
                value.as_string());
   }

@@ -47,7 +47,7 @@ std::vector<std::string> ways_of(const DatasetSpec& spec) {
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
   if (spec.exif_orientation && !format_of(spec).has_exif) {
-    return {fmt::format("exif_orientation is for photos, which format {} has none of",
+    return {fmt::format("exif_orientation is for photos, but format {} has none; leave it out",
                         spec.format.name()),
             {"exif_orientation"}};
   }
@@ -58,7 +58,8 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
   const std::vector<std::string> ways = ways_of(spec);
-  return ways.empty() ? ConfigProblem() : ConfigProblem(ways[0] + " needs base", {ways[0]});
+  if (ways.empty()) return {};
+  return {ways[0] + " needs base, the dataset to derive from", {ways[0]}};
 }
 
 /// An address is shown in messages and kept in runs; only what is called a token is sent.
@@ -84,7 +85,7 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
   const ConfigProblem problem = unknown_split(spec.first, "first");
   if (!problem.empty()) return problem;
   if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
-    return {"a dataset with base takes classes, mean, std and files from it",
+    return {"a dataset with base takes classes, mean, std and files from its base; leave them out",
             {"classes:", "files:", "mean:", "std:"}};
   }
   return {};

@@ -98,7 +98,7 @@ void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs:
     const fs::path source = unpacked.path() / spec.archive->folder / file.name;
     std::error_code error;
     if (!fs::is_regular_file(source, error)) {
-      fail("{}: no {}/{} in it", archive.string(), spec.archive->folder, file.name);
+      fail("{}: the archive has no {}/{}", archive.string(), spec.archive->folder, file.name);
     }
     if (const std::string problem = compare_file(source, file); !problem.empty()) {
       fail("{}: {}", archive.string(), problem);

@@ -12,6 +12,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
@@ -220,10 +221,11 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
   const std::vector<RequiredPath> train = format_of(spec).required_paths(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail_usage(
-        "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
+        "dataset '{}': folder '{}' not found in the dataset{}; images lie in {}/<class>, and in "
         "test/<class>, val/<class>, validation/<class> or valid/<class>, or all in the folders of "
         "two classes or more",
-        spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
+        spec.name, train[0].path, as_statement(where_instead(spec.name, train[0].path)),
+        train[0].path);
   }
   const std::optional<RequiredPath> part = first_missing(spec, wanted);
   std::string misspelt = misspelt_folder(spec, part);
@@ -243,7 +245,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
   // What is misspelt is wrong use; files that are not here yet are none.
   throw Error(misspelt.empty() ? ErrorKind::failure : ErrorKind::usage,
               fmt::format("dataset '{}': {} not found in {}{}; {}{}{}", spec.name, what,
-                          fmt::join(folders, ", "), misspelt, how, package,
+                          fmt::join(folders, ", "), as_statement(misspelt), how, package,
                           split.empty() ? "" : splits_here(spec)));
 }
 

@@ -28,7 +28,7 @@ void warn_of_small_std(const std::vector<double>& std, const std::string& from) 
     if (value >= kLevel) continue;
     return log_once(LogLevel::warning,
                     fmt::format("{}: std is of pixels scaled to [0, 1], whose levels are 1/255 "
-                                "apart, and {} is less; was it divided by 255 twice?",
+                                "apart, and {} is less; divide std by 255 only once",
                                 from, value));
   }
 }

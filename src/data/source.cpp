@@ -390,7 +390,8 @@ void check_outside_images(const fs::path& out, const std::string& data) {
         const fs::path images = folder / part.path;
         if (!part.is_folder || !lies_in(out, images)) continue;
         fail_usage(
-            "'{}' lies in '{}', where the {} images of dataset '{}' are; choose another place",
+            "'{0}' lies in '{1}', where the {2} images of dataset '{3}' are; choose a folder "
+            "outside '{1}'",
             out.string(), images.lexically_normal().string(), split, data);
       }
     }

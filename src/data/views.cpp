@@ -110,9 +110,9 @@ std::string first_names(const std::vector<std::string>& names) {
 [[noreturn]] void fail_unknown(const std::string& data, const std::string& name,
                                const std::vector<std::string>& outputs,
                                std::string_view suggestion) {
-  const std::string meant =
-      nearest(name, outputs) ? did_you_mean(name, outputs) : "it has " + first_names(outputs);
-  fail_usage("'{}': the class {} is not one of the network's; {}{}{}", one_line(data),
+  const std::string meant = nearest(name, outputs) ? as_statement(did_you_mean(name, outputs))
+                                                   : "the network has " + first_names(outputs);
+  fail_usage("'{}': the class {} is not a class of the network; {}{}{}", one_line(data),
              printable(name), meant, suggestion.empty() ? "" : "; ", suggestion);
 }
 

@@ -19,7 +19,7 @@ Options with_capacity(Options rule, const RoutingConfig& routing,
   rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_rounding);
   rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
   rule.group_size = group_size;
-  rule.pruned = pruned_selection_from_name(routing.pruned);
+  rule.pruned = pruned_selection_from_name(routing.pruned_selection);
   return rule;
 }
 
@@ -49,8 +49,9 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
   const std::string& path = place.router;
   const bool limited = dispatcher.has_capacity();
   if (routing.gate == "logit") {
-    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokenChoice),
-            {path + "gate"}};
+    return {
+        fmt::format("{}gate 'logit' is for the router {}; choose softmax_all", path, kTokenChoice),
+        {path + "gate"}};
   }
   if (dispatcher.evaluation_capacity_factor == 0.0) {
     return {fmt::format("{}dispatcher.evaluation_capacity_factor is 0, but expert choice needs a "
@@ -97,15 +98,18 @@ ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherC
 ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterContext& place) {
   const std::string& path = place.router;
   if (routing.threshold != 0.0 && routing.name != kAdaptive) {
-    return {fmt::format("{}threshold is for the router {}", path, kAdaptive), {path + "threshold"}};
+    return {fmt::format("{}threshold is for the router {}; leave it out", path, kAdaptive),
+            {path + "threshold"}};
   }
   if (routing.is_expert_choice()) return {};
   if (routing.num_selected_tokens > 0) {
-    return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertChoice),
+    return {fmt::format("{}num_selected_tokens is for the router {}; leave it out", path,
+                        kExpertChoice),
             {path + "num_selected_tokens"}};
   }
   if (routing.gate == "softmax_tokens") {
-    return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertChoice),
+    return {fmt::format("{}gate 'softmax_tokens' is for the router {}; choose softmax_all", path,
+                        kExpertChoice),
             {path + "gate"}};
   }
   return {};
@@ -140,9 +144,10 @@ nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfi
 ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                               const RouterContext& place) {
   if (routing.is_token_choice() && routing.num_selected_experts > place.num_experts) {
-    return {fmt::format("{}num_selected_experts is {}, but there are {} experts", place.router,
-                        routing.num_selected_experts, place.num_experts),
-            {place.router + "num_selected_experts", place.experts_key}};
+    return {
+        fmt::format("{0}num_selected_experts is {1}, but there are {2} experts; choose at most {2}",
+                    place.router, routing.num_selected_experts, place.num_experts),
+        {place.router + "num_selected_experts", place.experts_key}};
   }
   if (ConfigProblem problem = foreign_problem(routing, place); !problem.empty()) return problem;
   if (routing.name == kAdaptive) return adaptive_problem(routing, dispatcher, place);
@@ -153,7 +158,7 @@ ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConf
 
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                const RouterContext& place) {
-  const bool is_rerouted = routing.pruned != "zero" && place.is_pruned;
+  const bool is_rerouted = routing.pruned_selection != "zero" && place.is_pruned;
   if (place.group_size == 0 || is_rerouted) return {};
   const int64_t choices = routing.is_expert_choice() ? 1 : routing.num_selected_experts;
   const std::pair<const char*, double> factors[] = {
@@ -187,9 +192,10 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
 
 ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,
                                        const std::string& router, const std::string& key) {
-  if (!mean_replacement || routing.pruned == "zero") return {};
-  return {fmt::format("{} needs {}pruned to be 'zero', found '{}'", key, router, routing.pruned),
-          {key, router + "pruned"}};
+  if (!mean_replacement || routing.pruned_selection == "zero") return {};
+  return {fmt::format("{} needs {}pruned_selection to be 'zero', found '{}'", key, router,
+                      routing.pruned_selection),
+          {key, router + "pruned_selection"}};
 }
 
 }  // namespace moesaic

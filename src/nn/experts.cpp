@@ -114,12 +114,14 @@ void Experts::check_shards(int64_t processes) const {
   if (processes == 1) return;
   if (expert_parallel() == ExpertParallel::none) {
     fail_usage(
-        "parallel.experts: the experts of this network cannot be divided among processes; choose "
-        "parallel.experts=1");
+        "parallel.expert_parallel_size: the experts of this network cannot be divided among "
+        "processes; choose "
+        "parallel.expert_parallel_size=1");
   }
   if (num_experts() % processes != 0) {
     fail_usage(
-        "parallel.experts: {1} experts cannot be divided equally among {0} processes; choose {2}",
+        "parallel.expert_parallel_size: {1} experts cannot be divided equally among {0} processes; "
+        "choose {2}",
         processes, num_experts(), nearest_divisor(num_experts(), processes));
   }
 }

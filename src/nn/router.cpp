@@ -176,7 +176,8 @@ double RouterOptions::noise_scale() const {
 RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
     : options_(std::move(options)) {
   if (options_.num_members < 1 || options_.num_experts % options_.num_members != 0) {
-    fail("Router: {} members cannot share {} experts", options_.num_members, options_.num_experts);
+    fail("Router: {1} experts cannot be divided equally among {0} members", options_.num_members,
+         options_.num_experts);
   }
   weight = register_parameter("weight", torch::empty({options_.num_experts, options_.width}));
   lecun_normal(weight, options_.width, std::move(generator));
@@ -190,7 +191,7 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   const int64_t members = options_.num_members;
   if (members == 1) return logits_TE;
   if (x_Td.size(0) % members != 0) {
-    fail("Router: {} tokens are not those of {} members", x_Td.size(0), members);
+    fail("Router: {} tokens cannot be divided equally among {} members", x_Td.size(0), members);
   }
   return by_member(logits_TE, members)
       .masked_fill(others(logits_TE, members), kNever)

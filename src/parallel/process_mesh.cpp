@@ -115,18 +115,20 @@ void choose_gpu(const Launch& launch) {
 /// Returns the number of replicas D. Throws Error (usage) where D x K is not the number of
 /// processes.
 int64_t replicas_of(const ParallelConfig& config, int64_t size) {
-  if (config.experts > size || size % config.experts != 0) {
+  if (config.expert_parallel_size > size || size % config.expert_parallel_size != 0) {
     fail_usage(
-        "parallel.experts: {} cannot be divided into groups of {} that share experts; choose {}",
-        count_text(size, "process"), config.experts, nearest_divisor(size, config.experts));
+        "parallel.expert_parallel_size: {} cannot be divided into groups of {} that share experts; "
+        "choose {}",
+        count_text(size, "process"), config.expert_parallel_size,
+        nearest_divisor(size, config.expert_parallel_size));
   }
-  const int64_t replicas = size / config.experts;
-  if (config.data != 0 && config.data != replicas) {
+  const int64_t replicas = size / config.expert_parallel_size;
+  if (config.num_replicas != 0 && config.num_replicas != replicas) {
     fail_usage(
-        "parallel.data: {} x {} (parallel.experts) is {}, but there are {}; "
-        "choose parallel.data={}, or leave it out",
-        config.data, config.experts, count_text(config.data * config.experts, "process"), size,
-        replicas);
+        "parallel.num_replicas: {} x {} (parallel.expert_parallel_size) is {}, but there are {}; "
+        "choose parallel.num_replicas={}, or leave it out",
+        config.num_replicas, config.expert_parallel_size,
+        count_text(config.num_replicas * config.expert_parallel_size, "process"), size, replicas);
   }
   return replicas;
 }
@@ -161,7 +163,7 @@ void reserve_descriptors(const Launch& launch, const ParallelConfig& config) {
   std::error_code error;
   const fs::directory_iterator open("/proc/self/fd", error);
   if (error || limit.rlim_cur == RLIM_INFINITY) return;
-  const int64_t size = launch.world_size, experts = config.experts;
+  const int64_t size = launch.world_size, experts = config.expert_parallel_size;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
   const int64_t clients = kClients * (launch.has_external_store ? 1 : size + 1);
   const int64_t needed = std::distance(begin(open), end(open)) + groups + clients + kOfARun;
@@ -210,8 +212,9 @@ Store open_store(const Launch& launch, std::chrono::seconds timeout) {
 /// Throws Error (usage) where processes would form other groups, in which they would wait for each
 /// other in vain.
 void check_same_mesh(const Store& store, const Launch& launch, const ParallelConfig& config) {
-  const std::string own = fmt::format("{} with parallel.experts={}",
-                                      count_text(launch.world_size, "process"), config.experts);
+  const std::string own =
+      fmt::format("{} with parallel.expert_parallel_size={}",
+                  count_text(launch.world_size, "process"), config.expert_parallel_size);
   const std::vector<std::string> all = StoreAllGather(
       c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank, launch.world_size)(
       own, std::chrono::seconds(config.init_timeout),
@@ -276,7 +279,7 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
   // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.world_size;
-  const int64_t replicas = replicas_of(config, size), experts = config.experts;
+  const int64_t replicas = replicas_of(config, size), experts = config.expert_parallel_size;
   const Rendezvous rendezvous{store,
                               rank,
                               std::chrono::seconds(config.init_timeout),
@@ -324,7 +327,7 @@ std::shared_ptr<const ProcessMesh> ProcessMesh::make_fake(int64_t size,
   };
   processes->world_ = of(size);
   processes->gradients_ = of(size);
-  processes->experts_ = of(config.experts);
+  processes->experts_ = of(config.expert_parallel_size);
   processes->replicas_ = of(replicas_of(config, size));
   return processes;
 }

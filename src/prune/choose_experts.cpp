@@ -284,7 +284,9 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep,
                            const ExpertRankings& rankings) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.empty()) {
-    fail_usage("prune: the network has no layer with experts; choose another (moesaic inspect)");
+    fail_usage(
+        "prune: the network has no layer with experts; give a mixture of experts (moesaic inspect "
+        "CHECKPOINT lists the layers)");
   }
   Ids numbers;
   for (const MoEBlock& block : blocks) numbers.push_back(block.block);

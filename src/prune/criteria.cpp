@@ -128,7 +128,8 @@ Scores router_norm_change(const ScoreInput& in) {
   const auto& before = in.pretrained->layer->router->weight;
   if (after.sizes() != before.sizes()) {
     fail_usage(
-        "block {}: the router is {} after fine-tuning and {} before; compare with another network",
+        "block {0}: the router is {1} after fine-tuning and {2} before; choose a pretrained "
+        "network with a router of {1}",
         in.finetuned.block, c10::str(after.sizes()), c10::str(before.sizes()));
   }
   Scores scores = router_norms(in.finetuned, in.finetuned_values);
@@ -159,16 +160,16 @@ Scores neuron_magnitude_change(const ScoreInput& in) {
                                 std::numeric_limits<double>::quiet_NaN(), nn::neuron_magnitude);
   if (old.size() != scores.size()) {
     fail_usage(
-        "block {}: the layer has {} experts after fine-tuning and {} before; compare with another "
-        "network",
+        "block {0}: the layer has {1} experts after fine-tuning and {2} before; choose a "
+        "pretrained network with {1} experts in the layer",
         in.finetuned.block, scores.size(), old.size());
   }
   for (const int64_t id : in.finetuned.layer->kept()) {
     const auto at = static_cast<size_t>(id);
     if (std::isnan(old[at])) {
       fail_usage(
-          "block {}: expert {} was removed from the pretrained network; compare with an unpruned "
-          "one",
+          "block {}: expert {} was removed from the pretrained network; choose an unpruned "
+          "pretrained network",
           in.finetuned.block, id);
     }
     scores[at] -= old[at];
@@ -326,10 +327,15 @@ std::vector<double> expert_scores(const std::string& criterion, const ScoreInput
   const Criterion& found = criterion_of(criterion);
   const int64_t block = input.finetuned.block;
   if (found.needs_pretrained && input.pretrained == nullptr) {
-    fail_usage("block {}: criterion '{}' needs the pretrained network", block, criterion);
+    fail_usage(
+        "block {}: criterion '{}' needs the pretrained network; give it, or choose "
+        "router-magnitude",
+        block, criterion);
   }
   if (found.needs_images && input.statistics == nullptr) {
-    fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);
+    fail_usage(
+        "block {}: criterion '{}' needs calibration images; give some, or choose router-magnitude",
+        block, criterion);
   }
   if (found.selects_subset && !all_finite(input.statistics->products_EE)) {
     fail("block {}: criterion '{}': products of the experts' outputs are not finite", block,

@@ -368,8 +368,10 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
     if (compares && input.pretrained != nullptr && old == nullptr) {
-      fail_usage("prune: the pretrained network has no experts in block {}; choose another",
-                 block.block);
+      fail_usage(
+          "prune: the pretrained network has no experts in block {}; choose one with experts in "
+          "the same blocks, or a criterion without one, such as router-magnitude",
+          block.block);
     }
     const LayerStatistics* statistics = statistics_of(input.statistics, block.block);
     ExpertRanking& ranking = rankings[block.block];

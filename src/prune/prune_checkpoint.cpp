@@ -70,10 +70,11 @@ void warn_of_ties(const PrunePlan& plan) {
       const auto begin = layer.scores.begin() + first;
       const auto [min, max] = std::minmax_element(begin, begin + each);
       if (*min < *max) continue;
-      log_warning(
-          "prune: block {}: {} gives every expert {}, so the first ones are kept{}", layer.block,
-          plan.criterion, *min,
-          compares(plan.criterion) ? "; are --pretrained and --finetuned the same network?" : "");
+      log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
+                  layer.block, plan.criterion, *min,
+                  compares(plan.criterion)
+                      ? "; check that --pretrained and --finetuned are different networks"
+                      : "");
       break;
     }
   }
@@ -303,8 +304,10 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
     why = fmt::format("they have {} and {} experts", experts_before, experts_after);
   }
   if (why.empty()) return;
-  log_warning("prune: --pretrained {} looks newer than --finetuned {}: {}; are they swapped?",
-              pretrained.folder.string(), finetuned.folder.string(), why);
+  log_warning(
+      "prune: --pretrained {} looks newer than --finetuned {}: {}; swap the two if their order is "
+      "a mistake",
+      pretrained.folder.string(), finetuned.folder.string(), why);
 }
 
 }  // namespace

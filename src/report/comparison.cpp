@@ -49,7 +49,10 @@ ResultsFile read_results(const fs::path& given) {
                     one_line(root.at("scale").as_string("scale")));
   });
   if (file.rows.empty()) {
-    fail_usage("{}: the file has no rows, since nothing was measured; choose another", file.path);
+    fail_usage(
+        "{}: the file has no rows, since nothing was measured; give the results.json of a finished "
+        "experiment",
+        file.path);
   }
   if (std::ranges::all_of(file.rows, [](const ResultRow& row) { return row.values.empty(); })) {
     fail_usage(

@@ -70,8 +70,8 @@ std::optional<double> size_at(const std::string& curve, const std::vector<double
 /// Returns what a side of the ratio is, or nothing.
 std::optional<double> side_of(const RatioConfig& config, const std::string& side,
                               const std::vector<ResultRow>& rows) {
-  if (config.level) return size_at(side, config.x, config.of, *config.level, rows);
-  const ResultRow* const found = find_result(rows, side, config.of);
+  if (config.level) return size_at(side, config.x, config.source_metric, *config.level, rows);
+  const ResultRow* const found = find_result(rows, side, config.source_metric);
   return found == nullptr ? std::nullopt : std::optional(found->measured);
 }
 
@@ -79,7 +79,9 @@ std::optional<double> side_of(const RatioConfig& config, const std::string& side
 ConfigProblem curves_problem(const char* what, const char* setting,
                              const std::optional<double>& level, const std::vector<double>& sizes) {
   if (level.has_value() == sizes.empty()) {
-    return {fmt::format("a {0} of curves has a level and sizes, a {0} of rows neither", what),
+    return {fmt::format("'level' and '{1}' belong together: a {0} of curves needs both, a {0} of rows "
+                        "neither",
+                        what, setting),
             {"level", setting}};
   }
   if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end()) return {};
@@ -123,9 +125,10 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
     for (const double x : config.x) names.insert(row_of_size(side, x));
     if (!config.level) names.insert(side);
     if (side_of(config, side, rows)) continue;
-    const std::string what = config.level ? fmt::format("the rows '{}...' do not cross {} {}", side,
-                                                        config.of, *config.level)
-                                          : fmt::format("the row '{}' has no {}", side, config.of);
+    const std::string what =
+        config.level ? fmt::format("the rows '{}...' do not cross {} {}", side,
+                                   config.source_metric, *config.level)
+                     : fmt::format("the row '{}' has no {}", side, config.source_metric);
     log_warning("{}: {}: no {}", config.name, what, config.metric);
     return std::nullopt;
   }
@@ -137,12 +140,12 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
   };
   const std::optional<double> ratio = estimate(rows);
   if (!ratio) {
-    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator, config.of,
-                config.metric);
+    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator,
+                config.source_metric, config.metric);
     return std::nullopt;
   }
   ResultRow made{.name = config.name, .metric = config.metric, .measured = *ratio};
-  add_spread(made, rows_of(rows, config.of, names), estimate);
+  add_spread(made, rows_of(rows, config.source_metric, names), estimate);
   return made;
 }
 

@@ -180,8 +180,10 @@ void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
   made_.title =
       fmt::format("{}, layer {}", one_line(name_without_folders(info.name), 30), record.block);
   if (static_cast<int64_t>(made_.experts.size()) > kMaxPanels) {
-    fail_usage("--routing-images: a figure shows at most {} experts, the last layer has {}",
-               kMaxPanels, made_.experts.size());
+    fail_usage(
+        "--routing-images: a figure shows at most {} experts, but the last layer has {}; leave it "
+        "out",
+        kMaxPanels, made_.experts.size());
   }
 }
 

@@ -58,7 +58,8 @@ void check_drawn(const fs::path& drawn, const fs::path& file) {
   const bool whole = file.extension() == ".png" ? text.ends_with("IEND\xAE\x42\x60\x82")
                                                 : text.ends_with("</svg>");
   if (!whole) {
-    fail("{}: gnuplot could not write the whole figure; is the disk full?", file.string());
+    fail("{}: gnuplot could not write the whole figure; free some space on the disk",
+         file.string());
   }
 }
 

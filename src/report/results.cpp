@@ -73,7 +73,8 @@ ConfigProblem config_problem(const PaperTable& table) {
   const size_t columns = table.initial.empty() ? table.rows.front().size() : table.initial.size();
   for (const auto& row : table.rows) {
     if (row.size() != columns) {
-      return {fmt::format("every list must have {} numbers, found one of {}", columns, row.size()),
+      return {fmt::format("every list in 'rows' must have {} numbers, found a list of {}", columns,
+                          row.size()),
               {"rows"}};
     }
   }
@@ -138,10 +139,13 @@ SeedValues values_in(const Value& by_seed) {
   SeedValues values;
   for (const Value::Member& run : by_seed.members("values")) {
     const auto seed = parsed_number<int64_t>(run.key);
-    if (!seed) fail_usage("{}: {} is no seed", run.value.where(), printable(run.key));
+    if (!seed)
+      fail_usage("{}: a seed must be a whole number, found {}", run.value.where(),
+                 printable(run.key));
     values[*seed] = run.value.as_double("value of a run");
   }
-  if (values.empty()) fail_usage("{}: 'values' has no run", by_seed.where());
+  if (values.empty())
+    fail_usage("{}: 'values' must have at least one run, found none", by_seed.where());
   return values;
 }
 
@@ -149,10 +153,11 @@ SeedValues values_in(const Value& by_seed) {
 
 ConfigProblem config_problem(const PaperBound& bound) {
   if (!bound.at_most && !bound.at_least) {
-    return {"a bound has at_most, at_least or both", {"at_most"}};
+    return {"a bound needs at_most, at_least or both, found neither", {"at_most"}};
   }
   if (!bound.at_most || !bound.at_least || *bound.at_least <= *bound.at_most) return {};
-  return {fmt::format("at_least {} is above at_most {}", *bound.at_least, *bound.at_most),
+  return {fmt::format("at_least must be at most at_most {1}, found {0}", *bound.at_least,
+                      *bound.at_most),
           {"at_least"}};
 }
 

@@ -59,7 +59,8 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   }
   size_t rows = 1;
   for (size_t i = 0; i < config.grid.size(); ++i) {
-    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
+    if (config.grid[i].empty())
+      return {fmt::format("grid.{} must have at least one point, found none", i), {"grid"}};
     rows = std::min(rows * config.grid[i].size(), kMaxRows + 1);
   }
   if (rows > kMaxRows) return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
@@ -73,11 +74,11 @@ ConfigProblem config_problem(const PlotConfig& config) {
   const bool of_sizes = config.kind == "lines" || config.kind == "map";
   if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
     return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
-                     : "series and x are for plots of kind 'lines' and 'map'",
+                     : "series and x are for plots of kind 'lines' and 'map'; leave both out",
             {"series", "x", "kind"}};
   }
   if (config.log_y && config.kind != "curves") {
-    return {"log_y is for plots of kind 'curves'", {"log_y", "kind"}};
+    return {"log_y is for plots of kind 'curves'; leave it out", {"log_y", "kind"}};
   }
   if (config.kind != "scatter" || config.metrics.size() == 2) return {};
   return {fmt::format("a scatter plot needs two metrics, x and y, found {}", config.metrics.size()),
@@ -241,8 +242,9 @@ class RunsCheck {
       const std::string place = where({fmt::format("snapshots.{}", setting)});
       for (const std::string& name : names) {
         if (!known(curves_, name, place).is_table) continue;
-        fail_usage("{}: '{}' is a table, for which '{}' is not defined; name a number", place, name,
-                   setting);
+        fail_usage(
+            "{}: '{}' is a table, for which '{}' is not defined; name a metric that is a number",
+            place, name, setting);
       }
     }
   }

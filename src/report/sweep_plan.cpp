@@ -29,17 +29,20 @@ bool is_count(const std::string& name) {
 /// Returns what is wrong with the phases before and after pruning.
 ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) {
   if (train.phases.size() < 2 && train.init.empty()) {
-    return {"train.phases must pretrain and fine-tune: one phase needs train.init",
+    return {"train.phases must pretrain and fine-tune; give two phases, or train.init",
             {"train.phases"}};
   }
   if (!config.finetuned.empty() && train.init.empty()) {
-    return {"finetuned takes the place of train's phases: it needs train.init to compare with",
-            {"finetuned"}};
+    return {
+        "finetuned takes the place of train's phases and needs train.init, which criteria compare "
+        "with",
+        {"finetuned"}};
   }
   if (config.recover->data == train.phases.back().data) return {};
-  return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
-                      config.recover->data, train.phases.back().data),
-          {"recover.data", fmt::format("train.phases.{}.data", train.phases.size() - 1)}};
+  return {
+      fmt::format("recover.data is '{0}', but the last phase of train was on '{1}'; choose '{1}'",
+                  config.recover->data, train.phases.back().data),
+      {"recover.data", fmt::format("train.phases.{}.data", train.phases.size() - 1)}};
 }
 
 /// Returns the name of a choice with the experts of each layer, if scores do not decide how many;

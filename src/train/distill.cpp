@@ -95,8 +95,10 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
                    const Model& model, const std::vector<std::string>& classes,
                    const DatasetInfo& data) {
   const auto refuse = [&](const char* what) {
-    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose another",
-               locations.find({"distill.teacher", "distill"}), locations.phase().name, what);
+    fail_usage(
+        "{0}: phase '{1}': the teacher has other {2} than the network; choose a teacher with the "
+        "network's {2}",
+        locations.find({"distill.teacher", "distill"}), locations.phase().name, what);
   };
   if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
   if (teacher.shape->num_members() != model.num_members()) refuse("members");

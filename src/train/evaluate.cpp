@@ -266,8 +266,8 @@ ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& d
                            const CalibrateOptions& options) {
   check_takes(model, dataset->info());
   if (dataset->size() == 0)
-    fail_usage("'{}' has no {}s to calibrate by; choose another split", dataset->info().name,
-               example_noun(dataset->info()));
+    fail_usage("'{0}' has no {1}s to calibrate by; choose a split with {1}s, such as train",
+               dataset->info().name, example_noun(dataset->info()));
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
   const int64_t total = std::min(options.num_images, dataset->size());

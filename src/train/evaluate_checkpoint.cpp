@@ -239,7 +239,9 @@ namespace {
 void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoint, Model& model,
            const EvaluateOptions& evaluate, CheckpointEvaluation& result) {
   if (result.split == "train") {
-    fail_usage("--shots learns from the split 'train'; choose another --split to measure on");
+    fail_usage(
+        "--shots learns from the split 'train' and cannot measure on it; choose --split validation "
+        "or test");
   }
   CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
   adapt_data(train, checkpoint, model, ClassNameSource::data);

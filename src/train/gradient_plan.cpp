@@ -179,12 +179,12 @@ void check_samples(const GradientConfig& config, const SettingLocations& locatio
         fmt::format("'num_samples' needs classes, which '{}' does not have; leave it out", name));
   }
   if (config.num_samples < classes) {
-    refuse(fmt::format("{} cannot have all {} classes of '{}'",
+    refuse(fmt::format("{0} cannot have all {1} classes of '{2}'; choose at least {1}",
                        count_text(config.num_samples, "sample"), classes, name));
   }
   if (!data.is_endless() && config.num_samples > data.size()) {
-    refuse(fmt::format("{} samples are more than the {} of '{}'", config.num_samples, data.size(),
-                       name));
+    refuse(fmt::format("{0} samples are more than the {1} of '{2}'; choose at most {1}",
+                       config.num_samples, data.size(), name));
   }
 }
 
@@ -202,9 +202,11 @@ void check_schedule(const ScheduleConfig& schedule, double lr, const std::string
     return;
   }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
-  fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
-             locations.find({setting + "cooldown_steps", setting + "warmup_steps"}),
-             locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
+  fail_usage(
+      "{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}; lower one of "
+      "them",
+      locations.find({setting + "cooldown_steps", setting + "warmup_steps"}), locations.phase().name,
+      schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
 void check_schedules(const GradientConfig& config, const SettingLocations& locations,

@@ -235,7 +235,7 @@ void check_expert_shards(const RunConfig& config, const SettingLocations& locati
   if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
   const auto check = [&] {
     for (const MoEBlock& block : model.moe_blocks()) {
-      block.layer->experts->check_shards(config.parallel.experts);
+      block.layer->experts->check_shards(config.parallel.expert_parallel_size);
     }
   };
   prune ? at_location(location_of(prune->source, {"keep"}), check) : check();

@@ -283,7 +283,7 @@ void Trainer::check_processes(const Model& shape) {
     if (shared && !trains_experts_uniformly(shape, Patterns(plan.config.trainable))) {
       fail_usage(
           "{}: phase '{}' trains only some experts, which expert parallelism does not support; "
-          "choose parallel.experts=1, or patterns of all experts",
+          "choose parallel.expert_parallel_size=1, or patterns of all experts",
           locations.find({"trainable"}), plan.config.name);
     }
   }

@@ -101,10 +101,11 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
                        const ParallelConfig& parallel) {
   const auto& config = settings_of<GradientConfig>(phase.config);
   std::vector<MoEBlock> blocks = model.moe_blocks();
-  if (parallel.experts > 1 && blocks.empty()) {
-    fail_usage("parallel.experts: the network has no routed experts; choose 1");
+  if (parallel.expert_parallel_size > 1 && blocks.empty()) {
+    fail_usage("parallel.expert_parallel_size: the network has no routed experts; choose 1");
   }
-  for (const MoEBlock& block : blocks) block.layer->experts->check_shards(parallel.experts);
+  for (const MoEBlock& block : blocks)
+    block.layer->experts->check_shards(parallel.expert_parallel_size);
   check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch_size,
                         config.accumulate, size);
   const auto processes = ProcessMesh::make_fake(size, parallel);
@@ -283,7 +284,7 @@ std::string describe_scaling(Model& model, const RunConfig& config,
   const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
   const bool one = numbers.size() == 1;
   std::string text;
-  const int64_t num_expert_ranks = config.parallel.experts;
+  const int64_t num_expert_ranks = config.parallel.expert_parallel_size;
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
     const std::string& name = phase.config.name;

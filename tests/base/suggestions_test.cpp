@@ -93,5 +93,12 @@ TEST(NearestDivisor, IsTheSmallerOfTwo) {
   EXPECT_EQ(nearest_divisor(5, 100), 5);
 }
 
+TEST(Nearest, AQuestionBecomesAStatementWhereTheLineGoesOn) {
+  EXPECT_EQ(as_statement("did you mean 'momentum'?"), "the nearest is 'momentum'");
+  EXPECT_EQ(as_statement("; did you mean 'a' (b, not c)?"), "; the nearest is 'a' (b, not c)");
+  EXPECT_EQ(as_statement("choose one of a, b"), "choose one of a, b");
+  EXPECT_EQ(as_statement(""), "");
+}
+
 }  // namespace
 }  // namespace moesaic

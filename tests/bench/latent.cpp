@@ -78,7 +78,8 @@ RunConfig run_of(To to) {
     "phases": [{"name": "steps", "kind": "spherical_sgd", "data": "latent-rho1", "steps": 1000000000}]})",
                                      "bench");
   std::vector<std::string> changes = {c10::str("phases.0.chunk_size=", kLatentBlock)};
-  if (to == To::single) changes.insert(changes.end(), {"model.num_experts=1", "model.hidden=4000"});
+  if (to == To::single)
+    changes.insert(changes.end(), {"model.num_experts=1", "model.num_neurons=4000"});
   if (to == To::above_zero) {
     changes.insert(changes.end(), {"phases.0.data=latent-rho3", "phases.0.routing=adaptive",
                                    "phases.0.router=ideal", "phases.0.lr=0.125"});

@@ -151,8 +151,9 @@ Row of_two(int64_t images, std::optional<double> goal) {
 }
 
 Row is_expert_parallel() {
-  const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
-                                      [] { return seconds_of_two(""); });
+  const Times times =
+      alternate_turns([] { return seconds_of_two("parallel.expert_parallel_size=2"); },
+                      [] { return seconds_of_two(""); });
   return faster(
       times, 0.8,
       "a step of two processes that share the experts; baseline: with all experts in both");

@@ -338,7 +338,7 @@ TEST(LoadCheckpoint, SaysThatADocumentIsNone) {
   manifest["files"]["state.json"] = {{"size", 0}, {"sha256", sha256_hex({})}};
   test::put(folder / "a/MANIFEST.json", manifest.dump());
   EXPECT_THAT(test::failure_of([&] { load_checkpoint(folder / "a"); }),
-              HasSubstr("state.json: empty, not JSON"));
+              HasSubstr("state.json: the text is empty, expected JSON"));
 }
 
 TEST(ResolveCheckpoint, PointsToTheRunsOfAnExperiment) {

@@ -93,7 +93,7 @@ TEST(Document, ComesFromARegularFileOfAMegabyte) {
 
 TEST(Document, OneWithoutATextIsCalledEmpty) {
   for (const char* text : {"", " \r\n\t\n", "\xEF\xBB\xBF\n"}) {
-    EXPECT_EQ(read_error(text), "a.json: empty, not JSON");
+    EXPECT_EQ(read_error(text), "a.json: the text is empty, expected JSON");
   }
 }
 
@@ -140,7 +140,8 @@ TEST(Document, RefusesInvalidUtf8AndNul) {
     EXPECT_THAT(read_error(std::string("{} // ") + bad), HasSubstr("1:7: invalid UTF-8"));
   }
   EXPECT_EQ(read("\"\xF4\x8F\xBF\xBF\xED\x9F\xBF\"").as_string().size(), 7u);
-  EXPECT_EQ(read_error(std::string_view("{}\0x", 4)), "a.json:1:3: a NUL byte");
+  EXPECT_EQ(read_error(std::string_view("{}\0x", 4)),
+            "a.json:1:3: the text holds a NUL byte; remove it");
   EXPECT_THAT(read_error("{\"a\": \"\\ud800\"}"), StartsWith("a.json:1:7: "));
 }
 

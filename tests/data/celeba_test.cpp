@@ -151,7 +151,7 @@ TEST_F(CelebAFaces, CombinationsOfAttributesAreCountedInBinary) {
   EXPECT_THAT(misuse(four + R"(["Glasses", "Glasses"])"),
               HasSubstr("the attribute 'Glasses' is named twice"));
   EXPECT_THAT(misuse(R"("classes": ["a", "b"], "attributes": ["Glasses", "Smiling"])"),
-              HasSubstr("2 attributes give 4 classes, found 2"));
+              HasSubstr("classes must have 4 names for 2 attributes"));
   EXPECT_THAT(misuse(four + R"(["Glasses"], "attribute": "Smiling")"),
               HasSubstr("attribute and attributes exclude each other"));
   EXPECT_THAT(misuse(R"("classes": ["a", "b"])"), HasSubstr("attribute is missing"));

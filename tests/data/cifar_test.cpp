@@ -183,7 +183,7 @@ TEST_F(MiniCifar, NothingWrongIsUnpacked) {
   list = entries();
   list.pop_back();
   serve(list);
-  EXPECT_THAT(fetch_error(), HasSubstr("no mini-bin/two.bin in it"));
+  EXPECT_THAT(fetch_error(), HasSubstr("the archive has no mini-bin/two.bin"));
   list.push_back({"mini-bin/two.bin", Bytes(3000)});
   serve(list);
   EXPECT_THAT(fetch_error(), HasSubstr("3000 bytes unpacked, expected 3073"));

@@ -65,9 +65,10 @@ TEST(ClassNames, GeneratedLabelsAreMappedToo) {
 TEST(ClassNames, AnUnknownOneIsAnErrorWithTheNearestAndTheWayOut) {
   EXPECT_EQ(
       refusal({"cat", "dgo"}, {"cat", "dog"}),
-      "'pets': the class 'dgo' is not one of the network's; did you mean 'dog'?; set new_head");
+      "'pets': the class 'dgo' is not a class of the network; the nearest is 'dog'; set new_head");
   EXPECT_EQ(refusal({"apple", "cow"}, {"cat", "dog"}),
-            "'pets': the class 'apple' is not one of the network's; it has cat, dog; set new_head");
+            "'pets': the class 'apple' is not a class of the network; the network has cat, dog; "
+            "set new_head");
   EXPECT_THAT(refusal({"cafe\u0301"}, {"caf\u00e9"}),
               HasSubstr("did you mean 'caf\u00e9' (caf\\u{e9}, not cafe\\u{301})?"));
   EXPECT_THAT(refusal({"crane", "cat"}, {"cat", "crane", "crane"}),

@@ -229,8 +229,9 @@ TEST(EmbeddingsConfig, IsOneFileOrTwo) {
   EXPECT_EQ(problem(R"("embeddings": {"train": "a.safetensors", "test": "b.safetensors"})"), "");
   for (const char* wrong :
        {"{}", R"({"train": "a"})", R"({"file": "a", "train": "b", "test": "c"})"}) {
-    EXPECT_NE(problem(R"("embeddings": )" + std::string(wrong)).find("give 'file', or 'train'"),
-              std::string::npos)
+    EXPECT_NE(
+        problem(R"("embeddings": )" + std::string(wrong)).find("either 'file', or both 'train'"),
+        std::string::npos)
         << wrong;
   }
   EXPECT_NE(problem(R"("embeddings": {"file": "../a"})").find("without folders"),

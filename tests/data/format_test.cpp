@@ -11,6 +11,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "support/matchers.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
@@ -139,6 +140,25 @@ TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
 TEST_F(ToyFormat, ANameIsTakenOnce) {
   EXPECT_THAT(error_of(ErrorKind::usage, [] { dataset_formats().add("idx", table_format()); }),
               HasSubstr("dataset format 'idx' is already registered"));
+}
+
+TEST(DatasetFormats, CifarReadsTheFormerNameOfTheLabelOffset) {
+  const test::TempDir folder;
+  const test::fs::path file = folder.path() / "d.json";
+  const auto write = [&](const std::string& layout) {
+    write_file(file, R"({"name": "d", "format": "cifar", "classes": ["a", "b"], )" + layout +
+                         R"(, "mean": [0, 0, 0], "std": [1, 1, 1], "files": {
+                             "train_1": {"name": "a", "size": 1},
+                             "test_1": {"name": "b", "size": 1}}})");
+  };
+  const testing::Warnings warnings;
+  write(R"("num_label_bytes": 2, "label_at": 1)");
+  load_dataset_spec(file.string());
+  EXPECT_THAT(warnings.texts(),
+              ElementsAre(AllOf(HasSubstr("label_at' is called"), HasSubstr("label_offset'"))));
+  write(R"("label_at": 1)");
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { load_dataset_spec(file.string()); }),
+              HasSubstr("label_offset must be below num_label_bytes"));
 }
 
 TEST(DatasetFormats, SettingsOfOneAreUnknownToTheOthers) {

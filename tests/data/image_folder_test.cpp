@@ -141,9 +141,10 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
   test::fs::rename(root() / "train", root() / "Train");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }),
-              HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "
-                        "train/<class>, and in"));
+  EXPECT_THAT(
+      error_of(ErrorKind::usage, [&] { open("test"); }),
+      HasSubstr("folder 'train' not found in the dataset; the nearest is 'Train'; images lie in "
+                "train/<class>, and in"));
 }
 
 TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
@@ -158,7 +159,7 @@ TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
   test::fs::rename(root() / "val", root() / "Val");
   EXPECT_THAT(
       error_of(ErrorKind::usage, [&] { open("test"); }),
-      HasSubstr("folder 'val' not found in " + root().string() + "; did you mean 'Val'?; "));
+      HasSubstr("folder 'val' not found in " + root().string() + "; the nearest is 'Val'; "));
 }
 
 TEST_F(ImageFolder, FoldersThatNoDescribedSplitIsAreNamed) {
@@ -222,10 +223,12 @@ TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
   const auto refusal = [&](const test::fs::path& folder) {
     return error_of(ErrorKind::usage, [&] { open_dataset(folder.string() + "/", "train"); });
   };
-  EXPECT_THAT(refusal(folder_.path()),
-              HasSubstr("folder 'train' not found in it, but in '" + root().string() + "/'; "));
+  EXPECT_THAT(
+      refusal(folder_.path()),
+      HasSubstr("folder 'train' not found in the dataset, but in '" + root().string() + "/'; "));
   test::fs::rename(root() / "train", root() / "Train");
-  EXPECT_THAT(refusal(root()), HasSubstr("not found in it; did you mean 'Train'?; images lie in"));
+  EXPECT_THAT(refusal(root()),
+              HasSubstr("not found in the dataset; the nearest is 'Train'; images lie in"));
 }
 
 TEST_F(ImageFolder, AMisspeltFolderOfADescriptionIsWrongUseAndGetsTheNearestOne) {
@@ -239,10 +242,10 @@ TEST_F(ImageFolder, AMisspeltFolderOfADescriptionIsWrongUseAndGetsTheNearestOne)
   };
   EXPECT_THAT(refusal(root().string(), "trian"),
               AllOf(HasSubstr("folder 'trian' not found in "),
-                    HasSubstr("; did you mean 'train'?; put it or a link there")));
+                    HasSubstr("; the nearest is 'train'; put it or a link there")));
   const std::string misspelt = root().string() + "x";
   EXPECT_THAT(refusal(misspelt, "train"),
-              HasSubstr("; did you mean '" + root().string() + "'?; put it or a link there"));
+              HasSubstr("; the nearest is '" + root().string() + "'; put it or a link there"));
 }
 
 TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
@@ -262,7 +265,7 @@ TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
   test::fs::create_directories(folder_.path() / "flat/Train");
   EXPECT_THAT(error_of(ErrorKind::usage,
                        [&] { open_dataset((folder_.path() / "flat/").string(), "train"); }),
-              HasSubstr("folder 'train' not found in it; did you mean 'Train'?"));
+              HasSubstr("folder 'train' not found in the dataset; the nearest is 'Train'"));
 }
 
 }  // namespace

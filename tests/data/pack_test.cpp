@@ -138,7 +138,7 @@ TEST_F(PackFolder, IsDataByItsPath) {
   }
   test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "train"); }),
-              HasSubstr("folder 'train' not found in it"));
+              HasSubstr("folder 'train' not found in the dataset"));
 }
 
 TEST_F(PackFolder, TheSameSeedGivesTheSameBytes) {

@@ -205,7 +205,7 @@ TEST(Preprocess, AStdThatFewImagesHaveCausesAWarning) {
   };
   EXPECT_EQ(said(1.0 / 255), "");  // Pixels from 0 to 255 as they are.
   EXPECT_THAT(said(0.0009), HasSubstr(": std is of pixels scaled to [0, 1], whose levels are 1/255 "
-                                      "apart, and 0.0009 is less; was it divided by 255 twice?"));
+                                      "apart, and 0.0009 is less; divide std by 255 only once"));
 }
 
 TEST(RandomCrop, KeepsAreaAspectAndPlace) {

@@ -134,7 +134,7 @@ TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
   EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
   write_file(home_.path("names.txt"), std::string("cat\ndog\ncat\n"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
-              HasSubstr("names.txt: names 'cat' twice"));
+              HasSubstr("names.txt: the file names class 'cat' twice"));
 }
 
 TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {

@@ -195,7 +195,7 @@ TEST_F(TableFiles, NeedWhatGoesTogether) {
               HasSubstr("either 'targets' or 'label'"));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"], "inputs": ["x", "y"]})"),
               HasSubstr("'y' is named twice"));
-  EXPECT_THAT(refused(R"({"train": "a.csv", "targets": ["y"]})"), HasSubstr("give 'file', or"));
+  EXPECT_THAT(refused(R"({"train": "a.csv", "targets": ["y"]})"), HasSubstr("either 'file', or"));
   EXPECT_THAT(refused(R"({"file": "a/b.csv", "targets": ["y"]})"), HasSubstr("'file', 'train'"));
   EXPECT_THAT(refused("null"), HasSubstr("format table needs 'table'"));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"]})", R"("mean": [0], "std": [1],)"),

@@ -210,9 +210,9 @@ std::vector<std::shared_ptr<Model>> networks() {
        {R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 4, "num_filters": 8,
             "init_scale": 1.0, "router": {"gate": "logit"}})",
         R"({"name": "pmoe", "channels": 2, "image_size": [6, 8], "patch_size": [3, 2],
-            "hidden": 3, "divisor": "selected"})",
-        R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "num_classes": 3,
-            "moe": {"patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}})",
+            "num_neurons": 3, "divisor": "selected"})",
+        R"({"name": "wrn-pmoe", "image_size": 16, "widen_factor": 0.25, "num_classes": 3,
+            "moe": {"patch_size": 2, "kernel_size": 3, "router": {"num_selected_patches": 2}}})",
         R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
             "num_experts": 3, "router": {"gate": "logit", "patch_size": 4}, "expert": "resnet18"})",
         R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
@@ -308,7 +308,7 @@ TEST_F(ExportedProgramFile, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
 
 // Proofs compare 1, 2 and 7 rows.
 TEST_F(ExportedProgramFile, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
-  const auto config = R"({"name": "latent-moe", "width": 24, "num_experts": 4, "hidden": 16,
+  const auto config = R"({"name": "latent-moe", "width": 24, "num_experts": 4, "num_neurons": 16,
       "routing": "top1"})";
   const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
   model->eval();

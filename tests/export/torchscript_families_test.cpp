@@ -73,9 +73,9 @@ TEST_P(ImageTokenTorchScript, EqualsTheFrameworkForAnyBatch) {
 constexpr const char* kClusters = R"({"name": "cluster-moe", "num_patches": 3, "width": 6,
     "num_experts": 4, "num_filters": 8, "init_scale": 1.0)";
 constexpr const char* kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
-    "patch_size": [3, 2], "hidden": 3, "divisor": "selected")";
+    "patch_size": [3, 2], "num_neurons": 3, "divisor": "selected")";
 constexpr const char* kWide =
-    R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "num_classes": 3)";
+    R"({"name": "wrn-pmoe", "image_size": 16, "widen_factor": 0.25, "num_classes": 3)";
 constexpr const char* kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
     "num_classes": 3, "width": 0.1, "num_experts": 3, "router": {"gate": "logit", "patch_size": 4})";
 
@@ -98,21 +98,24 @@ INSTANTIATE_TEST_SUITE_P(
                        kPatches + std::string(R"(, "num_experts": 1, "router": null})")},
         ImageTokenCase{"maps",
                        kWide + std::string(R"(, "moe": {"router": {"num_selected_patches": 5}}})")},
-        ImageTokenCase{"maps_pruned", kWide + std::string(R"(, "moe": {"patch_size": 2, "kernel": 3,
+        ImageTokenCase{"maps_pruned",
+                       kWide + std::string(R"(, "moe": {"patch_size": 2, "kernel_size": 3,
                            "router": {"num_selected_patches": 2, "kept_experts": [1, 2]}}})")},
-        ImageTokenCase{"maps_of_two",
-                       R"({"name": "wrn-pmoe", "image_size": 24, "widening": 0.25, "num_classes": 2,
-                           "moe": {"patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}})"},
+        ImageTokenCase{
+            "maps_of_two",
+            R"({"name": "wrn-pmoe", "image_size": 24, "widen_factor": 0.25, "num_classes": 2,
+                           "moe": {"patch_size": 2, "kernel_size": 3, "router": {"num_selected_patches": 2}}})"},
         ImageTokenCase{"maps_alone", kWide + std::string(R"(, "moe": null})")},
         ImageTokenCase{"noisy", kClusters + std::string(R"(, "activation": "identity",
                            "router": {"gate": "logit", "noise_in_evaluation": true}})")},
-        ImageTokenCase{"as_printed", kClusters + std::string(R"(, "scalar": true, "bias": false,
+        ImageTokenCase{"as_printed",
+                       kClusters + std::string(R"(, "has_scalar_output": true, "bias": false,
                            "router": {"gate": "softmax_all", "gate_noise": false,
                                       "noise_in_evaluation": false}})")},
         ImageTokenCase{"as_printed_rerouted",
-                       kClusters + std::string(R"(, "scalar": true, "bias": false,
+                       kClusters + std::string(R"(, "has_scalar_output": true, "bias": false,
                            "router": {"gate": "softmax_all", "gate_noise": false,
-                                      "pruned": "reroute", "kept_experts": [0, 3],
+                                      "pruned_selection": "reroute", "kept_experts": [0, 3],
                                       "noise_in_evaluation": false}})")},
         ImageTokenCase{"one_filter_network",
                        R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 1,

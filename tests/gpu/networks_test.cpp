@@ -29,7 +29,7 @@ constexpr Network kNetworks[] = {
     {"E3", R"({"preset": "e3/s32-last2-8experts", "num_classes": 10,
                "encoder": {"moe": {"router": {"noise_std": 0}}}})",
      4},
-    {"WrnPMoE", R"({"preset": "pmoe/wrn-pmoe", "widening": 1, "num_classes": 10})", 16},
+    {"WrnPMoE", R"({"preset": "pmoe/wrn-pmoe", "widen_factor": 1, "num_classes": 10})", 16},
     {"ResNet18", R"({"name": "image-moe", "expert": "resnet18", "num_experts": 4, "num_classes": 10,
                      "router": {}})",
      16},

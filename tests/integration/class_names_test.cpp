@@ -75,7 +75,7 @@ TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
   EXPECT_EQ(accuracy(text_path("turned.json")), 100.0);
   make_images("other", {"apple", "bird", "cow"});
   expect_refused(run_program({"eval", text_path("run"), "--data", text_path("other")}), 2,
-                 "the class 'apple' is not one of the network's");
+                 "the class 'apple' is not a class of the network");
   EXPECT_EQ(accuracy(text_path("other"), {"--classes-of", "data"}), 100.0);
   fs::remove_all(path("data/train/cat"));
   fs::remove_all(path("data/val/cat"));

@@ -45,7 +45,7 @@ TEST_F(GatedProgram, SaysInOneLineWhatDoesNotFit) {
         R"({"name": "mine", "format": "gated", "mixture": {"width": 4, "num_experts": 3}})");
   expect_one_line_error(run_program({"train", recipe("smoke.json"), "--out", text_path("run"),
                                      "phases.0.data=" + text_path("mine.json")}),
-                        2, "at most 2 experts fit");
+                        2, "choose at most 2 experts");
   const auto step =  // After warnings that the data have another link.
       run_program({"train", recipe("smoke.json"), "--out", text_path("run"), "model.link=step"});
   EXPECT_EQ(step.exit_code, 2);

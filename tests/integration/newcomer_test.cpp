@@ -139,8 +139,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   refused("phases.b.steps=3", "did you mean phases.train.steps?");
   refused("phases.b.schedule.name=linear", "did you mean phases.train.schedule.name?");
   refused("phases.schedule.name=linear", "e.g. phases.train.schedule.name");
-  refused("phases.0.optimizer=sgd",
-          R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
+  refused("phases.0.optimizer=sgd", R"(write {"name": "sgd"} or phases.0.optimizer.name=sgd)");
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);

@@ -46,7 +46,7 @@ constexpr const char* kViT = R"({"name": "vmoe", "image_size": 4, "channels": 3,
     "hidden_size": 8, "num_classes": 2, "encoder": {"num_layers": 1, "num_heads": 2, "mlp_dim": 8,
       "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
 constexpr const char* kConvolutions = R"({"name": "wrn-pmoe", "image_size": 4, "channels": 3,
-    "num_classes": 2, "widening": 0.5, "moe": {"num_experts": 2, "router": {"num_selected_patches": 1}}})";
+    "num_classes": 2, "widen_factor": 0.5, "moe": {"num_experts": 2, "router": {"num_selected_patches": 1}}})";
 
 TEST_F(OwnData, AFolderValidIsTheValidationSplit) {
   write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 2)");

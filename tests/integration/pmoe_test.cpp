@@ -92,7 +92,7 @@ TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
 
 TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   write("wide.json", R"({"name": "wide", "seed": 3, "checkpoint_every": 0,
-      "model": {"preset": "pmoe/wrn-pmoe", "widening": 0.25, "num_classes": 3},
+      "model": {"preset": "pmoe/wrn-pmoe", "widen_factor": 0.25, "num_classes": 3},
       "phases": [{"name": "train", "data": ")" +
                          text_path("mini.json") + R"(", "batch_size": 8, "num_samples": 24,
                   "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.1}}]})");

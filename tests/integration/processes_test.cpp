@@ -242,8 +242,8 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
           2),
       "3 experts cannot be divided equally among 2 processes");
   expect_one_line_of_all(
-      run_in_processes(clusters({"--out", text_path("a"), "parallel.data=4"}), 2),
-      "choose parallel.data=2");
+      run_in_processes(clusters({"--out", text_path("a"), "parallel.num_replicas=4"}), 2),
+      "choose parallel.num_replicas=2");
   expect_one_line_of_all(
       run_in_processes({"data", "pack", "cifar10", "--shards", "2", "--out", text_path("a")}, 2),
       "data pack runs in one process, but 2 were started; start one");
@@ -265,9 +265,10 @@ TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
 TEST_F(ProcessesTest, OneThatSharesExpertsOtherwiseIsNamed) {
   Fate fate{1};
   fate.arguments = clusters({"--out", text_path("a"), "--expert-parallel", "2"});
-  expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 2, fate),
-                         "process 1 is one of 2 processes with parallel.experts=2, process 0 of 2 "
-                         "processes with parallel.experts=1; start all by one command");
+  expect_one_line_of_all(
+      run_in_processes(clusters({"--out", text_path("a")}), 2, fate),
+      "process 1 is one of 2 processes with parallel.expert_parallel_size=2, process 0 of 2 "
+      "processes with parallel.expert_parallel_size=1; start all by one command");
 }
 
 TEST_F(ProcessesTest, TimeACheckpointTogether) {

@@ -60,16 +60,19 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "64"},
           " accumulated parts cannot be divided equally among 64 processes; choose accumulate=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
-          "parallel.experts: 8 experts cannot be divided equally among 3 processes; choose 2");
+          "parallel.expert_parallel_size: 8 experts cannot be divided equally among 3 processes; "
+          "choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},
-          "parallel.experts: 4 processes cannot be divided into groups of 8 that share experts; "
+          "parallel.expert_parallel_size: 4 processes cannot be divided into groups of 8 that "
+          "share experts; "
           "choose 4");
   refused({"--processes", "8", "--gpu", "H10", whole}, "unknown GPU 'H10'; did you mean 'h100'?");
   refused({"--processes", "0"}, "--processes: must be a whole number between 1 and ");
   refused({"--processes", "8,"}, "between 1 and 1048576, found ''");
-  refused({"--processes", "8,4", whole, "parallel.data=4"},
-          "parallel.data: 4 x 1 (parallel.experts) is 4 processes, but there are 8; choose "
-          "parallel.data=8");
+  refused({"--processes", "8,4", whole, "parallel.num_replicas=4"},
+          "parallel.num_replicas: 4 x 1 (parallel.expert_parallel_size) is 4 processes, but there "
+          "are 8; choose "
+          "parallel.num_replicas=8");
   refused({"--gpu", "h100"}, "--gpu is for a dry run; add --dry-run", false);
   refused({"--processes", "8"}, "--processes is for a dry run; add --dry-run", false);
   refused({"--expert-parallel", "8"}, "ask for 8; start as many by torchrun", false);

@@ -116,12 +116,16 @@ TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
   refuse({"--mistakes", text_path("a.jpg")}, 2, "must end in .png, found");
   refuse({"--mistakes", text_path("a.png")}, 2, "are not images of classes");
   refuse({"--shots", "1000000"}, 2, "to train on, not 1000000; choose at most ");
-  refuse({"--shots", "1", "--split", "train"}, 2, "choose another --split to measure on");
+  refuse({"--shots", "1", "--split", "train"}, 2, "choose --split validation or test");
   refuse({"--shots", "1", "--mistakes", text_path("a.png")}, 2, "--mistakes");
   refuse({"--shot-l2", "1"}, 2, "--shots");
-  refuse({"--real", text_path("real.json")}, 2, "real.json");
+  refuse({"--real-labels", text_path("real.json")}, 2, "real.json");
   write("real.json", "[[0], [1]]");
-  refuse({"--real", text_path("real.json")}, 2, "it has labels of 2 images");
+  for (const char* option : {"--real-labels", "--real"}) {
+    refuse({option, text_path("real.json")}, 2, "it has labels of 2 images");
+  }
+  refuse({"--real", text_path("real.json")}, 2, "'--real' is called '--real-labels' now");
+  refuse({"--real", "a.json", "--real-labels", "b.json"}, 2, "exclude one another");
 }
 
 TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {

@@ -44,7 +44,7 @@ TEST(Families, SettingPathsLeadToSettings) {
     for (const std::string& path :
          {paths.router_name, paths.router_noise, paths.router_noise_kind, paths.rows_per_expert,
           paths.capacity_factor, paths.group_size, paths.members, paths.classes, paths.image_size,
-          paths.channels, paths.kept_experts, paths.pruned}) {
+          paths.channels, paths.kept_experts, paths.pruned_selection}) {
       expect_setting(model->config(), path);
     }
     EXPECT_FALSE(paths.classes.empty()) << name;

@@ -67,7 +67,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
   whole->eval();
   const torch::Tensor evaluated =
       whole->forward(given.router_input, given.experts_input, {}).y_Td.detach();
-  test::run_processes(size, {.experts = num_expert_ranks}, [&](const auto& processes) {
+  test::run_processes(size, {.expert_parallel_size = num_expert_ranks}, [&](const auto& processes) {
     nn::MoELayer layer = given.make();
     layer->experts->shard(processes);
     EXPECT_EQ(layer->experts->num_experts(), whole->experts->num_experts() / num_expert_ranks);

@@ -37,7 +37,7 @@ std::string meeting_error(int64_t size, const ParallelConfig& config) {
 }
 
 TEST(ProcessMesh, FormAMeshOfReplicasAndExpertGroups) {
-  run_processes(4, {.experts = 2}, [](const auto& processes) {
+  run_processes(4, {.expert_parallel_size = 2}, [](const auto& processes) {
     EXPECT_EQ(processes->expert_group().size(), 2);
     EXPECT_EQ(processes->expert_group().rank(), processes->rank() % 2);
     EXPECT_EQ(processes->replica_group().size(), 2);
@@ -52,11 +52,12 @@ TEST(ProcessMesh, FormAMeshOfReplicasAndExpertGroups) {
 
 TEST(ProcessMesh, RefuseAMeshThatIsNotTheirNumber) {
   EXPECT_THAT(
-      meeting_error(3, {.experts = 2}),
+      meeting_error(3, {.expert_parallel_size = 2}),
       HasSubstr("3 processes cannot be divided into groups of 2 that share experts; choose 1"));
-  EXPECT_THAT(meeting_error(4, {.data = 4, .experts = 2}),
-              HasSubstr("4 x 2 (parallel.experts) is 8 processes, but there are 4; choose "
-                        "parallel.data=2"));
+  EXPECT_THAT(
+      meeting_error(4, {.num_replicas = 4, .expert_parallel_size = 2}),
+      HasSubstr("4 x 2 (parallel.expert_parallel_size) is 8 processes, but there are 4; choose "
+                "parallel.num_replicas=2"));
 }
 
 TEST(ProcessMesh, MayBeThreadsThatWaitForEachOtherOften) {
@@ -255,7 +256,7 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
 }
 
 TEST(ProcessMesh, OnPaperOnlyCountWhatTheyWouldSend) {
-  const auto processes = ProcessMesh::make_fake(8, {.experts = 2});
+  const auto processes = ProcessMesh::make_fake(8, {.expert_parallel_size = 2});
   const ProcessGroup &world = processes->world(), &experts = processes->expert_group();
   EXPECT_EQ(processes->rank(), 0);
   EXPECT_EQ(processes->replica_group().size(), 4);

@@ -138,7 +138,7 @@ TEST(Merging, GivesTheUseOfMergedExpertsToTheKeptOne) {
 
 TEST(Merging, IsRefusedWhereTokensAreRerouted) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.pruned = "reroute";
+  config.encoder.moe.router.pruned_selection = "reroute";
   EXPECT_THAT(
       replacement_problem(*small_vmoe(config), kMerge),
       HasSubstr("so 'merge' cannot replace their outputs; choose the replacement 'reroute'"));

@@ -239,7 +239,7 @@ TEST(PrunePlan, AnEnsembleIsNotReroutedAndSaysWhatItTakes) {
 TEST(PrunePlan, OfANetworkThatReroutesKeepsThatAndTakesNoOtherReplacement) {
   VMoEConfig config = small_vmoe_config();
   EXPECT_EQ(default_replacement(*small_vmoe(config)), "nothing");
-  config.encoder.moe.router.pruned = "reroute";
+  config.encoder.moe.router.pruned_selection = "reroute";
   const auto model = small_vmoe(config);
   const PrunePlan plan = plan_pruning(*model, nullptr, "random", KeepSpec::count(3));
   EXPECT_EQ(plan.replace, kReroute);

@@ -267,7 +267,7 @@ TEST(PruneCheckpointTies, AreWorthAWarning) {
   options.out = folder / "out";
   options.prune.keep = KeepSpec::count(2);
   EXPECT_THAT(test::said_by([&] { prune_checkpoint(options); }),
-              AllOf(HasSubstr("warning: "), HasSubstr("the same network?")));
+              AllOf(HasSubstr("warning: "), HasSubstr("are different networks")));
 }
 
 TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
@@ -310,7 +310,7 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
   const auto before = load_model(options_.finetuned);
   apply_plan(*before, plan);
   const auto after = load_model(options_.out);
-  EXPECT_EQ(after->config()["encoder"]["moe"]["router"]["pruned"], "reroute");
+  EXPECT_EQ(after->config()["encoder"]["moe"]["router"]["pruned_selection"], "reroute");
   EXPECT_EQ(after->config(), before->config());
   const ModelOutput found = run(*after, small_images(3));
   EXPECT_TRUE(at::equal(found.logits, run(*before, small_images(3)).logits));
@@ -325,7 +325,8 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
               StartsWith("prune: --replace nothing: block 1 reroutes tokens of removed experts"));
   again.prune.replace.reset();
   prune_checkpoint(again);
-  EXPECT_EQ(load_model(again.out)->config()["encoder"]["moe"]["router"]["pruned"], "reroute");
+  EXPECT_EQ(load_model(again.out)->config()["encoder"]["moe"]["router"]["pruned_selection"],
+            "reroute");
 }
 
 TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
@@ -395,7 +396,7 @@ TEST(Footprint, CountsTheCapacityBuffersOfTheExpertsThatAreLeft) {
   expect(6 * 8, 2 * 8);
   router.dispatcher.evaluation_capacity_factor = 1.5;  // 8.5, raised to 12
   expect(6 * 12, 2 * 12);
-  router.pruned = "reroute";  // Of two experts 25.5, but a group has 17 tokens.
+  router.pruned_selection = "reroute";  // Of two experts 25.5, but a group has 17 tokens.
   expect(6 * 12, 2 * 17);
   router = VMoERouterConfig();
   router.name = kExpertChoice;

@@ -23,7 +23,7 @@ class ClusterProbes : public ::testing::Test {
   ClusterProbes()
       : model_(
             build_model(Document::from_text(R"({"name": "latent-moe", "width": 24, "num_experts": 3,
-                                                   "hidden": 4})",
+                                                   "num_neurons": 4})",
                                             "model.json")
                             .root(),
                         9)),

@@ -122,7 +122,7 @@ TEST_F(CompareResults, DamagedFilesAreFailures) {
   EXPECT_THAT(failure("{\"rows\": ["), HasSubstr("c.json"));
   EXPECT_THAT(failure("{}"), HasSubstr("missing key 'rows'"));
   EXPECT_THAT(failure(R"({"rows": [{"name": "z", "metric": "m", "values": {"one": 1}}]})"),
-              HasSubstr("'one' is no seed"));
+              HasSubstr("a seed must be a whole number, found 'one'"));
   EXPECT_THAT(failure(R"({"rows": [{"name": "z", "metric": "m", "values": {"1": "x"}}]})"),
               HasSubstr("'value of a run' must be a number"));
   test::put(folder_ / "old.json", R"({"experiment": "a", "scale": "paper",

@@ -200,7 +200,7 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
        "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",
-       "train.phases must pretrain and fine-tune: one phase needs train.init"}};
+       "train.phases must pretrain and fine-tune; give two phases, or train.init"}};
   for (const auto& [change, problem] : cases) {
     EXPECT_EQ(file.error({change}), "usage: argument '" + change + "': " + problem);
   }

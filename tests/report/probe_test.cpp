@@ -184,7 +184,8 @@ TEST(RecoveryProbe, CountsARunByBothErrorsOnceItsGatesAreLearned) {
 TEST(GatesProbe, AveragesThoseOfEachClass) {
   const auto model = build_model(
       Document::from_text(
-          R"({"name": "gru", "steps": 4, "width": 3, "hidden": 5, "num_classes": 2})", "model.json")
+          R"({"name": "gru", "num_steps": 4, "input_size": 3, "hidden_size": 5, "num_classes": 2})",
+          "model.json")
           .root(),
       9);
   DatasetInfo info{.name = "rows", .split = "test", .channels = 1, .height = 4, .width = 3};

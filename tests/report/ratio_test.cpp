@@ -4,7 +4,10 @@
 #include <cmath>
 
 #include "base/support.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
 #include "support/matchers.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
@@ -35,6 +38,21 @@ TEST(Ratio, IsOfTheCurvesMeans) {
               HasSubstr("'b/n...' do not cross accuracy 99"));
 }
 
+TEST(Ratio, ReadsTheFormerNameOfTheSourceMetric) {
+  const testing::Warnings warnings;
+  const auto read = [](const std::string& key) {
+    return to_json(
+        parse<RatioConfig>(Document::from_text(R"({"name": "ratio", "metric": "cost", )" + key +
+                                                   R"(: "flops", "numerator": "small",
+                                                              "denominator": "large"})",
+                                               "ratio.json")
+                               .root()));
+  };
+  EXPECT_EQ(read(R"("of")"), read(R"("source_metric")"));
+  EXPECT_THAT(warnings.texts(),
+              ::testing::ElementsAre(HasSubstr("'of' is called 'source_metric' now")));
+}
+
 TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
   const RatioConfig config{"ratio", "cost", "flops", "small", "large"};
   EXPECT_EQ(config_problem(config).text, "");
@@ -48,7 +66,7 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
               HasSubstr("'none' has 0 for flops"));
   RatioConfig half = config;
   half.level = 95;
-  EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));
+  EXPECT_THAT(config_problem(half).text, HasSubstr("belong together"));
   const RatioConfig of_steps{"ratio", "cost", "steps", "small", "large"};
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(of_steps, rows)); }),
               HasSubstr("the row 'large' has no steps: no cost"));
@@ -97,7 +115,7 @@ TEST(Fit, OfCurvesIsOfTheSizesAtALevel) {
   EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(fit_row(fit, {}, rows)); }),
               HasSubstr("'l1/n...' do not cross accuracy 70: no size_exponent"));
   fit.sizes.clear();
-  EXPECT_THAT(config_problem(fit).text, HasSubstr("has a level and sizes"));
+  EXPECT_THAT(config_problem(fit).text, HasSubstr("belong together"));
 }
 
 }  // namespace

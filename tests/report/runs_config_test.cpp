@@ -74,7 +74,8 @@ TEST(RunsConfig, RefusesWhatIsNoTableOfRows) {
   EXPECT_THAT(problem(R"("num_runs": 1)"), HasSubstr("is given twice"));
   EXPECT_THAT(problem(R"("separator": " ")"),
               HasSubstr("one of 'rows', 'grid' and 'keep' must be given"));
-  EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid.1 has no points"));
+  EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"),
+              HasSubstr("grid.1 must have at least one point"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "grid": [[{"name": "a"}]])"),
               HasSubstr("two rows are called 'a'"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a\nexit"}])"),
@@ -111,7 +112,7 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   EXPECT_EQ(paper_number(bounds.paper, "a", "entropy")->bound->at_most, 1.0);
   EXPECT_FALSE(paper_number(bounds.paper, "a", "entropy")->value);
   EXPECT_THAT(test::usage_of([&] { paper_number(bounds.paper, "a", "steps"); }),
-              HasSubstr("a bound has at_most, at_least or both"));
+              HasSubstr("a bound needs at_most, at_least or both"));
   const RunsConfig negative =
       runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, -1]}})");
   EXPECT_THAT(test::usage_of([&] { paper_number(negative.paper, "a", "entropy"); }),
@@ -123,7 +124,7 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   const RunsConfig uneven = runs_config(R"("rows": [{"name": "a"}],
       "paper": {"a": {"dispatch": {"rows": [[1, 2], [3]]}}})");
   EXPECT_THAT(test::usage_of([&] { paper_table(uneven.paper, "a", "dispatch"); }),
-              HasSubstr("every list must have 2 numbers, found one of 1"));
+              HasSubstr("every list in 'rows' must have 2 numbers, found a list of 1"));
 }
 
 TEST(RunsConfig, GoesOnInAFolderThatStoredEpochsAsABareNumber) {

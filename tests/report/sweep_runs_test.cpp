@@ -211,7 +211,7 @@ TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
   EXPECT_EQ(
       error_of([&] { measure_rows(config, options, outcome.rows); }),
       "usage: " + (checkpoints / "finetune").string() +
-          ": 'two': the class 'shade 11' is not one of the network's; did you mean 'shade 1'?");
+          ": 'two': the class 'shade 11' is not a class of the network; the nearest is 'shade 1'");
 }
 
 TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
@@ -238,7 +238,7 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   EXPECT_THAT(refusal(R"(["random.men"])"), HasSubstr("did you mean 'random.mean'?"));
   const std::string refused = error_of([&] {
     run(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
-                         "train.model.encoder.moe.router.pruned=reroute"});
+                         "train.model.encoder.moe.router.pruned_selection=reroute"});
   });
   EXPECT_THAT(refused, HasSubstr("criterion 'random.nothing': block "));
 }

@@ -68,11 +68,12 @@ TEST(ClassNamesRun, OtherNamesNeedANewHead) {
   TempDir folder;
   train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
-  EXPECT_THAT(error_of([&] { train_named(folder / "b", phase_on("b", "foreign"), init); }),
-              AllOf(HasSubstr("usage: "),
-                    HasSubstr("phase 'b': 'foreign': the class 'cat' is not one of the network's; "
-                              "it has class 0, class 1, class 2; set \"on_entry\": {\"new_head\": "
-                              "true} for a head of the data's classes")));
+  EXPECT_THAT(
+      error_of([&] { train_named(folder / "b", phase_on("b", "foreign"), init); }),
+      AllOf(HasSubstr("usage: "),
+            HasSubstr("phase 'b': 'foreign': the class 'cat' is not a class of the network; "
+                      "it has class 0, class 1, class 2; set \"on_entry\": {\"new_head\": "
+                      "true} for a head of the data's classes")));
   EXPECT_FALSE(fs::exists(folder / "b"));
   train_named(folder / "b", phase_on("b", "foreign", true), init);
   EXPECT_THAT(outputs_of(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
@@ -85,7 +86,7 @@ TEST(ClassNamesRun, ANewHeadIsNotAdvisedWhereItDoesNotHelp) {
   for (const bool new_head : {false, true}) {
     EXPECT_THAT(
         error_of([&] { train_named(folder / "b", phase_on("b", "mixed", new_head), init); }),
-        AllOf(HasSubstr("'mixed': the class 'cat' is not one of the network's; it has"),
+        AllOf(HasSubstr("'mixed': the class 'cat' is not a class of the network; the network has"),
               HasSubstr("; rename the class, or leave it out")));
   }
 }
@@ -103,7 +104,7 @@ TEST(ClassNamesRun, PhasesShareThem) {
   EXPECT_THAT(outputs_of(folder / "run/checkpoints/d"),
               ElementsAre("class 0", "class 1", "class 2"));
   EXPECT_THAT(error_of([&] { train_named(folder / "x", three + ", " + phase_on("b", "foreign")); }),
-              HasSubstr("phase 'b': 'foreign': the class 'cat' is not one of the network's"));
+              HasSubstr("phase 'b': 'foreign': the class 'cat' is not a class of the network"));
 }
 
 TEST(ClassNamesRun, AResumedPhaseKeepsThemWithoutInit) {

@@ -102,7 +102,7 @@ void expect_meshes_agree(const std::string& recipe, const Changes& changes,
     const std::string name = fmt::format("{}x{}", mesh.processes, mesh.experts);
     SCOPED_TRACE(name);
     Changes with = changes;
-    with.push_back(fmt::format("parallel.experts={}", mesh.experts));
+    with.push_back(fmt::format("parallel.expert_parallel_size={}", mesh.experts));
     train_in_processes(folder / name, mesh.processes, recipe, with);
     expect_same_run(folder / "one", folder / name, tolerance);
   }
@@ -179,7 +179,7 @@ TEST(ProcessesRun, FilterExpertsMakeTheStepsOfOneProcess) {
 TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
   const std::string recipe =
       R"({"name": "patches", "seed": 1, "log_every": 1, "model": {"preset": "pmoe/joint",
-      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"num_selected_patches": 4}},
+      "image_size": [16, 50], "patch_size": [1, 50], "num_neurons": 8, "router": {"num_selected_patches": 4}},
     "evaluate_batch_size": 250, "phases": [{"name": "train", "data": "patch-patterns", "num_samples": 200,
       "batch_size": 20, "steps": 50, "optimizer": {"name": "sgd", "lr": 0.05}, "evaluate": true}]})";
   expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
@@ -193,7 +193,7 @@ void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& mes
   const Changes changes = {"phases.train.evaluate=false", "num_checkpoints=9"};
   train_in_processes(folder / "one", 1, recipe, changes);
   Changes by_first = changes;
-  by_first.push_back(fmt::format("parallel.experts={}", first.experts));
+  by_first.push_back(fmt::format("parallel.expert_parallel_size={}", first.experts));
   by_first.push_back(fmt::format("parallel.shard_optimizer={}", first.processes > 1));
   train_in_processes(folder / "first", first.processes, recipe, by_first);
   for (const Mesh& mesh : meshes) {
@@ -205,7 +205,7 @@ void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& mes
     }
     fs::remove_all(run / "best");
     Changes with = changes;
-    with.push_back(fmt::format("parallel.experts={}", mesh.experts));
+    with.push_back(fmt::format("parallel.expert_parallel_size={}", mesh.experts));
     const TrainResult rest = train_in_processes(run, mesh.processes, recipe, with, true);
     EXPECT_EQ(rest.steps, 50);
     expect_same_run(folder / "one", run);
@@ -224,8 +224,8 @@ TEST(ProcessesRun, ACheckpointOfOneOrTwoIsGoneOnWithByFour) {
 /// WRN-pMoE: experts whose maps lie beside each other, and batch norms.
 const char* const kWrnPMoE = R"({"name": "maps", "seed": 2, "log_every": 1, "checkpoint_every": 20,
     "evaluate_batch_size": 4, "num_loader_threads": 1, "model": {"name": "wrn-pmoe", "image_size": 16,
-      "channels": 1, "num_classes": 3, "widening": 0.125,
-      "moe": {"num_experts": 4, "patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}},
+      "channels": 1, "num_classes": 3, "widen_factor": 0.125,
+      "moe": {"num_experts": 4, "patch_size": 2, "kernel_size": 3, "router": {"num_selected_patches": 2}}},
     "phases": [{"name": "train", "data": "three", "preprocess": {"size": 16}, "batch_size": 8,
       "steps": 50, "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}, "evaluate": true}]})";
 
@@ -262,7 +262,7 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
   const std::string recipe =
       R"({"name": "patches", "seed": 1, "log_every": 1, "checkpoint_every": 15, "num_checkpoints": 9,
       "num_loader_threads": 1, "evaluate_batch_size": 250, "model": {"preset": "pmoe/joint",
-      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"num_selected_patches": 4}},
+      "image_size": [16, 50], "patch_size": [1, 50], "num_neurons": 8, "router": {"num_selected_patches": 4}},
     "phases": [
       {"name": "shared", "data": "patch-patterns", "num_samples": 200, "batch_size": 20, "steps": 20,
        "optimizer": {"name": "adamw", "lr": 0.001}},
@@ -274,7 +274,7 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
 
   // Going on from the middle of the phase that is not shared, whose state every process has whole.
   TempDir folder;
-  const Changes by_four = {"parallel.shard_optimizer=true", "parallel.experts=2"};
+  const Changes by_four = {"parallel.shard_optimizer=true", "parallel.expert_parallel_size=2"};
   train_in_processes(folder / "four", 4, recipe, by_four);
   fs::copy(folder / "four", folder / "rest", fs::copy_options::recursive);
   for (const char* later : {"single", "again", "step_40", "step_45", "step_60"}) {
@@ -334,8 +334,8 @@ TEST(ProcessesRun, SomeOfTheNamedExpertsCannotBeTrainedBySharers) {
     changes.emplace_back(num_expert_ranks);
     return error_of([&] { train_in_processes("", 2, kImageMoE, changes); });
   };
-  EXPECT_THAT(error_with("parallel.experts=2"), HasSubstr("trains only some experts"));
-  EXPECT_EQ(error_with("parallel.experts=1"), "no error");
+  EXPECT_THAT(error_with("parallel.expert_parallel_size=2"), HasSubstr("trains only some experts"));
+  EXPECT_EQ(error_with("parallel.expert_parallel_size=1"), "no error");
 }
 
 TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
@@ -370,8 +370,8 @@ TEST(ProcessesRun, ProcessesWithAnotherRecipeAreRefused) {
 /// shared experts all processes are replicas, and one sum has all gradients.
 std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of_step(
     const std::string& recipe, Changes changes, const Mesh& mesh) {
-  changes.insert(changes.end(),
-                 {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
+  changes.insert(changes.end(), {"phases.train.steps=10",
+                                 fmt::format("parallel.expert_parallel_size={}", mesh.experts)});
   const RunConfig config = config_of(recipe, changes);
   std::map<Traffic, TrafficTotal> sent;
   run_processes(mesh.processes, config.parallel, [&](const auto& processes) {

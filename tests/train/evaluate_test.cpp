@@ -299,8 +299,8 @@ TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   const double loss = evaluate_checkpoint(options).evaluation.metric("loss");
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
   const std::string error = error_of([&] { evaluate_checkpoint(options); });
-  EXPECT_NE(error.find("pretrain: 'chosen': the class 'class x' is not one of the network's; did "
-                       "you mean 'class 0'?; --classes-of data takes the data's classes"),
+  EXPECT_NE(error.find("pretrain: 'chosen': the class 'class x' is not a class of the network; "
+                       "the nearest is 'class 0'; --classes-of data takes the data's classes"),
             std::string::npos)
       << error;
   options.data = "two";

@@ -151,7 +151,8 @@ TEST_F(FewShot, MeasuresACheckpointOnDataOfOtherClasses) {
   EXPECT_NE(to_text(found).find("\n9-shot           "), std::string::npos) << to_text(found);
   options.split = "train";
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
-            "usage: --shots learns from the split 'train'; choose another --split to measure on");
+            "usage: --shots learns from the split 'train' and cannot measure on it; choose --split "
+            "validation or test");
 }
 
 }  // namespace

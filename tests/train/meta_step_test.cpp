@@ -203,7 +203,7 @@ TEST(StepOnMetaDevice, PrunedExperts) {
     const RunConfig config = config_of(
         run_of(kModel, R"("optimizer": {"name": "sgd"}, "aux_losses": {"importance": 0.1})"),
         {"model.encoder.moe.kept_experts={\"1\": [0, 2, 3]}",
-         "model.encoder.moe.router.pruned=" + std::string(pruned)});
+         "model.encoder.moe.router.pruned_selection=" + std::string(pruned)});
     EXPECT_EQ(copies_of_a_step(config), kBatch) << pruned;
   }
 }

@@ -167,9 +167,10 @@ TEST_F(NumberedClasses, AreNoneWhereOneIsNoNumber) {
   std::vector<std::string> names = numbers();
   names[9] = "extra";
   options.open = opener(names, as_text());
-  EXPECT_THAT(test::usage_of([&] { evaluate_checkpoint(options); }),
-              AllOf(HasSubstr("the class 'extra' is not one of the network's; it has 0, 1, 2"),
-                    HasSubstr("name each class by the number of its output")));
+  EXPECT_THAT(
+      test::usage_of([&] { evaluate_checkpoint(options); }),
+      AllOf(HasSubstr("the class 'extra' is not a class of the network; the network has 0, 1, 2"),
+            HasSubstr("name each class by the number of its output")));
 }
 
 }  // namespace

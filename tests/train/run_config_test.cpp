@@ -5,6 +5,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/train/gradient_phase.h"
 #include "support/matchers.h"
+#include "support/warnings.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -161,6 +162,8 @@ TEST(RunConfig, GoesOnWithARunThatHasFormerKeys) {
   rename(older, "best_metric", "best");
   rename(older, "num_loader_threads", "loader_threads");
   rename(older.at("model"), "num_classes", "classes");
+  rename(older.at("parallel"), "num_replicas", "data");
+  rename(older.at("parallel"), "expert_parallel_size", "experts");
   rename(older, "activation_checkpointing", "recompute");
   rename(older.at("phases").at(0), "trainable", "trains");
   rename(older.at("phases").at(1), "num_samples", "samples");
@@ -172,6 +175,42 @@ TEST(RunConfig, GoesOnWithARunThatHasFormerKeys) {
   older.at("phases").at(1)["samples"] = 9;
   EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),
               HasSubstr("'phases.1.num_samples' was 9 and is 8 now; set back"));
+}
+
+TEST(RunConfig, ReadsFormerKeysWithAWarning) {
+  struct Spelling {
+    std::string phase, run;  ///< Settings of the phase and of the run.
+  };
+  struct Case {
+    Spelling former, present;
+    size_t renamed;  ///< Number of former keys.
+  };
+  const std::vector<Case> cases = {
+      {{R"("kind": "gradient")", R"("parallel": {"data": 3, "experts": 2})"},
+       {R"("kind": "gradient")", R"("parallel": {"num_replicas": 3, "expert_parallel_size": 2})"},
+       2},
+      {{R"("kind": "ridge", "bias": 2, "flip": false)", R"("seed": 1)"},
+       {R"("kind": "ridge", "max_bias": 2, "flip_signs": false)", R"("seed": 1)"},
+       2},
+      {{R"("kind": "spherical_sgd", "until_local": 0.5)", R"("seed": 1)"},
+       {R"("kind": "spherical_sgd", "stop_alignment": 0.5)", R"("seed": 1)"},
+       1},
+      {{R"("kind": "pattern_sgd", "until_zero": false)", R"("seed": 1)"},
+       {R"("kind": "pattern_sgd", "stop_at_zero_loss": false)", R"("seed": 1)"},
+       1},
+  };
+  for (const Case& item : cases) {
+    const auto read = [](const Spelling& spelling) {
+      return to_json(config_of(R"({"name": "r", "model": {"name": "latent-moe"}, "phases": [
+          {"name": "a", "data": "d", "steps": 1, )" +
+                               spelling.phase + "}], " + spelling.run + "}"));
+    };
+    const auto present = read(item.present);
+    const testing::Warnings warnings;
+    EXPECT_EQ(read(item.former), present);
+    EXPECT_THAT(warnings.texts(), ::testing::SizeIs(item.renamed)) << item.former.phase;
+    for (const std::string& text : warnings.texts()) EXPECT_THAT(text, HasSubstr(" is called "));
+  }
 }
 
 TEST(RunConfig, GoesOnWithARunWhoseEpochsWereStoredAsABareNumber) {

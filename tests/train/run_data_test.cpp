@@ -413,7 +413,7 @@ TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   ::testing::internal::CaptureStderr();
   const std::string error = resume({"data_changed=accept"});
   ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(error, HasSubstr("the class 'x' is not one of the network's"));
+  EXPECT_THAT(error, HasSubstr("the class 'x' is not a class of the network"));
 }
 
 TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {

@@ -144,7 +144,7 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
 
 TEST(RunFolder, ARecordThatIsNoneIsOneLineWithAWayOut) {
   const std::vector<std::pair<std::string, std::string>> damages = {
-      {"", "empty, not JSON"}, {" \n", "empty, not JSON"}, {"[]", "must be an object"}};
+      {"", "empty, expected JSON"}, {" \n", "empty, expected JSON"}, {"[]", "must be an object"}};
   TempDir folder;
   const fs::path run = folder / "run";
   train(run);

@@ -51,7 +51,7 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
 }
 
 TEST(RunPlan, ANetworkThatReroutesTakesNoOtherReplacement) {
-  const std::string reroutes = "model.encoder.moe.router.pruned=reroute",
+  const std::string reroutes = "model.encoder.moe.router.pruned_selection=reroute",
                     replaces = "phases.prune.on_entry.prune.replace=";
   EXPECT_EQ(plan_refusal({reroutes}), "no error");
   EXPECT_EQ(plan_refusal({reroutes, replaces + "reroute"}), "no error");

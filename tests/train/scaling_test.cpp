@@ -25,7 +25,7 @@ struct PaperMesh {
   bool shard_optimizer = false;
 
   ParallelConfig parallel() const {
-    return {.experts = experts, .shard_optimizer = shard_optimizer};
+    return {.expert_parallel_size = experts, .shard_optimizer = shard_optimizer};
   }
 };
 
@@ -240,7 +240,7 @@ TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
 TEST(ScalingMemory, OfASharedOptimizerIsThatOfTheProcessWithMost) {
   for (const int64_t experts : {1, 2}) {
     std::atomic<int64_t> most = 0, all = 0;
-    test::run_processes(4, {.experts = experts}, [&](const auto& processes) {
+    test::run_processes(4, {.expert_parallel_size = experts}, [&](const auto& processes) {
       const PaperRun run;
       const auto& config = settings_of<GradientConfig>(run.phases[0].config);
       Optimizer::NamedParameters parameters;
@@ -368,11 +368,12 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
   EXPECT_EQ(run.refusal({.processes = 3}),
             "usage: phase 'pretrain': a batch of 4 images cannot be divided equally among 3 "
             "processes; choose a batch of 3 images, or 2 processes");
-  EXPECT_EQ(
-      run.refusal({.processes = 4, .experts = 3}),
-      "usage: parallel.experts: 4 experts cannot be divided equally among 3 processes; choose 2");
+  EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
+            "usage: parallel.expert_parallel_size: 4 experts cannot be divided equally among 3 "
+            "processes; choose 2");
   EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
-            "usage: parallel.experts: 2 processes cannot be divided into groups of 4 that share "
+            "usage: parallel.expert_parallel_size: 2 processes cannot be divided into groups of 4 "
+            "that share "
             "experts; choose 2");
   const PaperRun parts({"phases.0.accumulate=4"});
   EXPECT_EQ(parts.refusal({.processes = 2}),
@@ -393,7 +394,7 @@ TEST(ScalingText, IsAPlanOrATable) {
     return describe_scaling(*run.model, config_of(four_phases(), changes), {run.phases[0]},
                             processes, gpu);
   };
-  const std::string one = text({4}, "h200", {"parallel.experts=2"});
+  const std::string one = text({4}, "h200", {"parallel.expert_parallel_size=2"});
   EXPECT_THAT(one, AllOf(HasSubstr("pretrain: 4 on h200 GPUs, 8 a node; groups of 2 share"),
                          HasSubstr("of the GPU's 141 GB: parameters "), HasSubstr("  rows "),
                          HasSubstr("exposed communication"), HasSubstr("efficiency ")));

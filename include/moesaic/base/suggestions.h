@@ -49,4 +49,7 @@ int64_t nearest_divisor(int64_t number, int64_t wanted);
 /// alike, else "choose one of a, b, c", or "" if there are no candidates.
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates);
 
+/// Returns a line in which "did you mean X?" became "the nearest is X", so that it can go on.
+std::string as_statement(std::string line);
+
 }  // namespace moesaic

@@ -73,7 +73,7 @@ struct SettingPaths {
   std::string channels = {};
   std::string kept_experts = {};  ///< Experts that pruning kept.
   std::string merged_into = {};   ///< Experts that others were merged into; empty: none can be.
-  std::string pruned = {};        ///< Treatment of removed experts; empty: it cannot be set.
+  std::string pruned_selection = {};  ///< Treatment of removed experts; empty: it cannot be set.
 };
 
 /// Returns the FLOPs of a layer's mean replacement per token.

@@ -63,7 +63,7 @@ struct RoutingConfig {
   int64_t num_selected_tokens = 0;
   double threshold = 0.0;
   std::string gate = "softmax_all";
-  std::string pruned = "zero";
+  std::string pruned_selection = "zero";
 
   /// Returns whether tokens choose a number of experts.
   bool is_token_choice() const { return name == kTokenChoice; }
@@ -89,10 +89,10 @@ void describe(auto& f, RoutingConfig& c) {
     "experts or, in expert choice, tokens (softmax_selected) or over all tokens (softmax_tokens); "
     "the logit itself (logit); or 1 (one)",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
-  f("pruned", c.pruned,
+  f("pruned_selection", c.pruned_selection,
     "treatment of removed experts: they stay selectable and add zero, or tokens are rerouted to "
     "the other experts",
-    one_of(pruned_selection_names()));
+    one_of(pruned_selection_names()), renamed_from("pruned"));
 }
 
 /// Context of a router for checks: its sizes, and the paths of its settings within the model.

@@ -229,7 +229,7 @@ struct ClusterMoEConfig {
   std::string activation = "cubic";
   std::string init = "uniform";
   double init_scale = 0.001;
-  bool bias = true, scalar = false;
+  bool bias = true, has_scalar_output = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
 void describe(auto& f, ClusterMoEConfig& c) {
@@ -237,7 +237,7 @@ void describe(auto& f, ClusterMoEConfig& c) {
   f("num_patches", c.num_patches, "number of patches per input (P)", between(1, 4096),
     renamed_from("patches"));
   f("width", c.width, "patch dimension (d)", between(1, 65536));
-  f("num_classes", c.num_classes, "number of outputs of an expert, unless scalar is set",
+  f("num_classes", c.num_classes, "number of outputs of an expert, unless has_scalar_output is set",
     between(1, 65536), renamed_from("classes"));
   f("num_experts", c.num_experts, "number of experts (M), two-layer convolutional networks",
     between(1, 4096), renamed_from("experts"));
@@ -252,8 +252,9 @@ void describe(auto& f, ClusterMoEConfig& c) {
     "square root of the patch dimension; normal: standard deviation",
     between(1e-12, 1e6));
   f("bias", c.bias, "presence of a bias in each filter");
-  f("scalar", c.scalar,
-    "single output f per expert, for two classes with logits 0 and f (logistic loss)");
+  f("has_scalar_output", c.has_scalar_output,
+    "single output f per expert, for two classes with logits 0 and f (logistic loss)",
+    renamed_from("scalar"));
   f("router", c.router,
     "switch router over the sum of the patches, or of their pieces; null: a single expert without "
     "a router");
@@ -299,7 +300,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
     uint64_t version = 0;
   };
   at::Tensor logits_of(const at::Tensor& y_Bo) const {
-    return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
+    return config_.has_scalar_output ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
   }
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;

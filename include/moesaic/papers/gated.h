@@ -241,15 +241,17 @@ inline constexpr char kGru[] = "gru";
 /// Settings of a gru.
 struct GruConfig {
   std::string name = kGru;
-  int64_t steps = 28, width = 28, hidden = 64, num_classes = 10;
+  int64_t num_steps = 28, input_size = 28, hidden_size = 64, num_classes = 10;
   std::string view = nn::kGruViewNames.front(), gates = nn::kGruGatesNames.front();
 };
 void describe(auto& f, GruConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGru}));
-  f("steps", c.steps, "number of steps (T): the rows of an image, read one after the other",
-    between(1, 4096));
-  f("width", c.width, "input size (d): the elements of a row", between(1, 65536));
-  f("hidden", c.hidden, "size of the hidden state (m)", between(1, 65536));
+  f("num_steps", c.num_steps, "number of steps (T): the rows of an image, read one after the other",
+    between(1, 4096), renamed_from("steps"));
+  f("input_size", c.input_size, "input size (d): the elements of a row", between(1, 65536),
+    renamed_from("width"));
+  f("hidden_size", c.hidden_size, "size of the hidden state (m)", between(1, 65536),
+    renamed_from("hidden"));
   f("num_classes", c.num_classes, "number of outputs of the head", between(1, 65536),
     renamed_from("classes"));
   f("view", c.view, "form of the candidate state: a mixture of experts, or as in torch.nn.GRU",
@@ -269,15 +271,18 @@ class Gru : public OneLayerModel<GruConfig> {
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override;
-  std::vector<int64_t> input_shape() const override { return {1, config_.steps, config_.width}; }
+  std::vector<int64_t> input_shape() const override {
+    return {1, config_.num_steps, config_.input_size};
+  }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
-    const auto steps = static_cast<double>(config_.steps), m = static_cast<double>(config_.hidden);
+    const auto steps = static_cast<double>(config_.num_steps),
+               m = static_cast<double>(config_.hidden_size);
     return 2.0 * m *
-           (3.0 * steps * (static_cast<double>(config_.width) + m) +
+           (3.0 * steps * (static_cast<double>(config_.input_size) + m) +
             static_cast<double>(config_.num_classes));
   }
   SettingPaths setting_paths() const override {
-    return {.classes = "num_classes", .image_size = "steps"};
+    return {.classes = "num_classes", .image_size = "num_steps"};
   }
   std::optional<torch::jit::Module> torchscript(const script::Context& context) const override;
   /// Returns "update" (z) and "reset" (r).

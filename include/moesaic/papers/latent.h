@@ -154,10 +154,10 @@ inline constexpr char kLatentMoE[] = "latent-moe";
 /// Settings of a latent-moe.
 struct LatentMoEConfig {
   std::string name = kLatentMoE;
-  int64_t width = 200, num_experts = 8, hidden = 500;
+  int64_t width = 200, num_experts = 8, num_neurons = 500;
   std::string activation = "relu";
   int64_t min_degree = 3, max_degree = 5;
-  double bias = 1.0;
+  double max_bias = 1.0;
   std::string routing = nn::kEveryAboveZero;
   std::vector<int64_t> kept_experts;
 };
@@ -166,15 +166,17 @@ void describe(auto& f, LatentMoEConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("num_experts", c.num_experts, "number of experts (M); 1: the single, 'vanilla' network",
     between(1, 4096), renamed_from("experts"));
-  f("hidden", c.hidden, "number of neurons per expert (J)", between(1, 1048576));
+  f("num_neurons", c.num_neurons, "number of neurons per expert (J)", between(1, 1048576),
+    renamed_from("hidden"));
   f("activation", c.activation,
     "activation function of the neurons: relu, or hermite: a sum of Hermite polynomials with "
     "random signs for each neuron (appendix A.3)",
     one_of({"relu", "hermite"}));
   f("min_degree", c.min_degree, "lowest degree (k*) of the hermite activation", between(1, 16));
   f("max_degree", c.max_degree, "highest degree (p*) of the hermite activation", between(1, 16));
-  f("bias", c.bias, "half width (C_b) of the uniform distribution of the initial biases around 0",
-    between(0.0, 1e3));
+  f("max_bias", c.max_bias,
+    "largest magnitude (C_b) of the initial biases, which are uniform around 0", between(0.0, 1e3),
+    renamed_from("bias"));
   f("routing", c.routing,
     "routing rule outside of the algorithm's phases, which choose their own: top1: the expert of "
     "the largest logit, weighted with its softmax, ties at random; adaptive: every expert whose "

@@ -258,7 +258,7 @@ struct PMoEConfig {
   std::string name = kPMoE;
   int64_t channels = 1;
   Size2d image_size = 112, patch_size = 28;
-  int64_t num_classes = 2, num_experts = 8, hidden = 5;
+  int64_t num_classes = 2, num_experts = 8, num_neurons = 5;
   std::string divisor = "patches", output = "normal";
   double init_std = 0.01;
   std::optional<PMoERouterConfig> router = PMoERouterConfig{};
@@ -285,7 +285,8 @@ void describe(auto& f, PMoEConfig& c) {
     between(2, 4096), renamed_from("classes"));
   f("num_experts", c.num_experts, "number of experts (k)", between(1, 4096), common,
     renamed_from("experts"));
-  f("hidden", c.hidden, "number of neurons per expert", between(1, 65536), common);
+  f("num_neurons", c.num_neurons, "number of neurons per expert", between(1, 65536), common,
+    renamed_from("hidden"));
   f("divisor", c.divisor,
     "divisor of an expert's sum: the number of selected patches (eq. 1) or of all patches",
     one_of({"selected", "patches"}));
@@ -346,7 +347,7 @@ inline constexpr char kWrnPMoE[] = "wrn-pmoe";
 
 /// Settings of a wrn-pmoe's mixture.
 struct WrnMixtureConfig {
-  int64_t num_experts = 4, patch_size = 1, kernel = 1;
+  int64_t num_experts = 4, patch_size = 1, kernel_size = 1;
   PMoERouterConfig router = {.num_selected_patches = 16, .gate = "softmax_tokens"};
 };
 void describe(auto& f, WrnMixtureConfig& c) {
@@ -355,7 +356,8 @@ void describe(auto& f, WrnMixtureConfig& c) {
     common, renamed_from("experts"));
   f("patch_size", c.patch_size, "side of a patch, in pixels of the feature map", between(1, 1024),
     common);
-  f("kernel", c.kernel, "kernel size of an expert's convolution, an odd number", between(1, 15));
+  f("kernel_size", c.kernel_size, "kernel size of an expert's convolution, an odd number",
+    between(1, 15), renamed_from("kernel"));
   f("router", c.router, "router of each expert");
 }
 
@@ -363,7 +365,7 @@ void describe(auto& f, WrnMixtureConfig& c) {
 struct WrnPMoEConfig {
   std::string name = kWrnPMoE;
   int64_t channels = 3, image_size = 32, num_classes = 10, num_blocks = 1;
-  double widening = 10.0;
+  double widen_factor = 10.0;
   std::optional<WrnMixtureConfig> moe = WrnMixtureConfig{};
 
   /// Returns the side of the last feature map: two groups halve it.
@@ -379,8 +381,9 @@ void describe(auto& f, WrnPMoEConfig& c) {
   f("num_blocks", c.num_blocks,
     "number of residual blocks per group: the network has 6 * num_blocks + 4 layers",
     between(1, 64), renamed_from("blocks"));
-  f("widening", c.widening, "widening factor on the groups' 16, 32 and 64 channels, rounded down",
-    between(0.0625, 64.0), common);
+  f("widen_factor", c.widen_factor,
+    "widening factor on the groups' 16, 32 and 64 channels, rounded down", between(0.0625, 64.0),
+    common, renamed_from("widening"));
   f("moe", c.moe,
     "mixture of experts in place of the last group's second convolution; null: the plain WRN",
     common);

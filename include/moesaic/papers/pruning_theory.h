@@ -74,7 +74,7 @@ inline constexpr char kPatternMoE[] = "pattern-moe";
 /// Settings of a pattern-moe.
 struct PatternMoEConfig {
   std::string name = kPatternMoE;
-  int64_t num_patterns = 200, num_tokens = 100, num_experts = 20, hidden = 20,
+  int64_t num_patterns = 200, num_tokens = 100, num_experts = 20, num_neurons = 20,
           num_selected_tokens = 5;
   double router_std = 1e-4, neuron_std = 1e-2;
   std::vector<int64_t> kept_experts;
@@ -88,7 +88,8 @@ void describe(auto& f, PatternMoEConfig& c) {
   f("num_experts", c.num_experts,
     "even number of experts (k); the first half adds to the output, the others subtract",
     between(2, 4096), renamed_from("experts"));
-  f("hidden", c.hidden, "number of neurons per expert (m)", between(1, 65536));
+  f("num_neurons", c.num_neurons, "number of neurons per expert (m)", between(1, 65536),
+    renamed_from("hidden"));
   f("num_selected_tokens", c.num_selected_tokens, "number of tokens that an expert selects (l)",
     between(1, 65536), renamed_from("selected"));
   f("router_std", c.router_std, "standard deviation of the routers' initial values", above(0.0));

@@ -64,19 +64,19 @@ std::optional<int> listen_on_loopback(const std::string& host, uint16_t port);
 
 /// How processes divide the work of a run.
 struct ParallelConfig {
-  int64_t data = 0, experts = 1;
+  int64_t num_replicas = 0, expert_parallel_size = 1;
   bool shard_optimizer = false;
   int64_t init_timeout = 300, timeout = 600;
 };
 void describe(auto& f, ParallelConfig& c) {
-  f("data", c.data,
-    "number of replicas of the experts, which times 'experts' is the number of processes; 0: "
-    "number of processes divided by 'experts'",
-    between(0, 1 << 20));
-  f("experts", c.experts,
+  f("num_replicas", c.num_replicas,
+    "number of replicas of the experts, which times 'expert_parallel_size' is the number of "
+    "processes; 0: number of processes divided by 'expert_parallel_size'",
+    between(0, 1 << 20), renamed_from("data"));
+  f("expert_parallel_size", c.expert_parallel_size,
     "number of processes that shard a replica's experts; each process of the run takes an equal "
     "part of every batch",
-    between(1, 1 << 20));
+    between(1, 1 << 20), renamed_from("experts"));
   f("shard_optimizer", c.shard_optimizer,
     "sharding of the optimizer state, except that of experts, over the processes (ZeRO-1)");
   f("init_timeout", c.init_timeout,

@@ -233,14 +233,15 @@ std::optional<PaperTable> paper_table(const PaperValues& paper, const std::strin
 /// differ in a size x, the x at which one curve reaches a level over the x at which another one
 /// does.
 struct RatioConfig {
-  std::string name, metric, of, numerator, denominator;
+  std::string name, metric, source_metric, numerator, denominator;
   std::optional<double> level;
   std::vector<double> x;
 };
 void describe(auto& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
-  f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
+  f("source_metric", c.source_metric, "name of the metric that is divided, or that the curves show",
+    required, not_empty, renamed_from("of"));
   f("level", c.level,
     "metric value at which the sizes of the two curves are divided; null: the rows' metrics are "
     "divided",

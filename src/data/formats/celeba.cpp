@@ -74,23 +74,28 @@ void describe(auto& f, CelebaSettings& c) {
 ConfigProblem attribute_problem(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CelebaSettings>();
   const size_t count = settings.labels().size();
-  if (count == 0) return {"attribute is missing"};
+  if (count == 0) return {"attribute is missing; give 'attribute' or 'attributes'"};
   if (!settings.attribute.empty() && !settings.attributes.empty()) {
     return {"attribute and attributes exclude each other", {"attribute", "attributes"}};
   }
   if (settings.spurious && settings.balanced) {
-    return {"spurious images are balanced already", {"balanced", "spurious"}};
+    return {"spurious images are balanced already; leave 'balanced' out", {"balanced", "spurious"}};
   }
-  if (settings.spurious && count > 1) return {"spurious needs one attribute", {"attributes"}};
+  if (settings.spurious && count > 1) {
+    return {fmt::format("spurious needs one attribute, found {}", count), {"attributes"}};
+  }
   const std::vector<std::string> used = settings.used();
   if (const std::string* name = repeated_name(used)) {
-    return {fmt::format("the attribute '{}' is named twice", *name), {"attributes", "spurious"}};
+    return {fmt::format("the attribute '{}' is named twice; leave one out", *name),
+            {"attributes", "spurious"}};
   }
   if (count > kMaxAttributes) {
-    return {fmt::format("at most {} attributes", kMaxAttributes), {"attributes"}};
+    return {fmt::format("attributes has {} names; give at most {}", count, kMaxAttributes),
+            {"attributes"}};
   }
   if (spec.classes.size() == size_t{1} << count) return {};
-  return {fmt::format("{} give {} classes, found {}; the first has no attribute",
+  return {fmt::format("classes must have {1} names for {0}, the first for images without the "
+                      "attributes; found {2}",
                       count_text(static_cast<int64_t>(count), "attribute"), size_t{1} << count,
                       spec.classes.size()),
           {"classes"}};
@@ -133,7 +138,7 @@ fs::path find_list(const fs::path& folder, const std::string& stem) {
       if (fs::is_regular_file(path, error)) return path;
     }
   }
-  fail("{}: neither {}.txt nor {}.csv in it", folder.string(), stem, stem);
+  fail("{}: the folder has neither {}.txt nor {}.csv", folder.string(), stem, stem);
 }
 
 /// Calls `row(words, line number)` for every line that is not blank.
@@ -214,7 +219,7 @@ void read_attributes(const fs::path& path, const std::vector<std::string>& attri
     ++rows;
     image(image_name(words[0], path, line), label);
   });
-  if (names.empty()) fail("{}: no attributes in it", path.string());
+  if (names.empty()) fail("{}: the file has no attributes", path.string());
   if (promised >= 0 && rows != promised) {
     fail("{}: {}, but line 1 says {}", path.string(), count_text(rows, "row"), promised);
   }

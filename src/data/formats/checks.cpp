@@ -30,10 +30,10 @@ const std::string* repeated_name(const std::vector<std::string>& names) {
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();
   if (std::find(spec.classes.begin(), spec.classes.end(), "") != spec.classes.end()) {
-    return {"classes has a name that is empty", {"classes"}};
+    return {"classes has an empty name; give each class a name", {"classes"}};
   }
   if (const std::string* name = repeated_name(spec.classes)) {
-    return {fmt::format("classes names {} twice", printable(*name)), {"classes"}};
+    return {fmt::format("classes names {} twice; leave one out", printable(*name)), {"classes"}};
   }
   if (num_classes > 0 && count > 0 && static_cast<size_t>(num_classes) != count) {
     return {fmt::format("num_classes is {}, but classes has {}", num_classes, count),
@@ -94,7 +94,7 @@ ConfigProblem split_files_problem(const SplitFiles& files) {
   const bool any = !train.empty() || !test.empty();
   const bool both = !train.empty() && !test.empty();
   if (one == any || (any && !both)) {
-    return {"give 'file', or 'train' and 'test'", {"file", "train", "test"}};
+    return {"either 'file', or both 'train' and 'test' must be given", {"file", "train", "test"}};
   }
   for (const std::string* name : {&file, &train, &test}) {
     if (name->empty() || is_file_name(*name)) continue;

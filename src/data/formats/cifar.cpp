@@ -15,11 +15,12 @@ namespace cifar {
 void describe(auto& f, Layout& c) {
   f("num_label_bytes", c.num_label_bytes, "number of label bytes before the pixels", between(1, 2),
     renamed_from("label_bytes"));
-  f("label_at", c.label_offset, "index of the label among these bytes, from 0", between(0, 1));
+  f("label_offset", c.label_offset, "index of the label among the label bytes, from 0",
+    between(0, 1), renamed_from("label_at"));
 }
 static ConfigProblem config_problem(const Layout& c) {
   if (c.label_offset < c.num_label_bytes) return {};
-  return {"label_at must be below num_label_bytes", {"label_at", "num_label_bytes"}};
+  return {"label_offset must be below num_label_bytes", {"label_offset", "num_label_bytes"}};
 }
 
 }  // namespace cifar

@@ -147,7 +147,7 @@ std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing&
   if (!spec.classes.empty()) return spec.classes;
   const std::vector<std::string>& classes = split.listing.folders;
   if (classes.empty()) {
-    fail_without_images(spec, split.part.string() + ": no folder of a class in it",
+    fail_without_images(spec, split.part.string() + ": it has no folder of a class",
                         split.listing.skipped);
   }
   const int64_t expected = settings_of(spec).num_classes;

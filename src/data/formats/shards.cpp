@@ -235,7 +235,9 @@ void read_shards_file(DatasetSpec& spec) {
     }
     const ConfigProblem problem = files_problem(spec);
     if (!problem.empty() || settings.shards.empty()) {
-      fail("{}: {}", path.string(), problem.empty() ? "no known split in it" : problem.text);
+      fail("{}: {}", path.string(),
+           problem.empty() ? "the file names none of the splits train, validation and test"
+                           : problem.text);
     }
   });
 }
@@ -260,9 +262,9 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (gap != names.end()) {  // It may be a class: whoever counted lines has other numbers.
     fail("{}: line {} is empty; each line names a class", path.string(), gap - names.begin() + 1);
   }
-  if (names.empty()) fail("{}: no name of a class in it", path.string());
+  if (names.empty()) fail("{}: the file holds no class names; write one per line", path.string());
   if (const std::string* name = repeated_name(names)) {
-    fail("{}: names {} twice", path.string(), printable(*name));
+    fail("{}: the file names class {} twice; leave one out", path.string(), printable(*name));
   }
   return names;
 }

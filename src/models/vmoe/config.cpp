@@ -2,6 +2,7 @@
 #include "moesaic/models/vmoe/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -18,7 +19,8 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
                                    [&](int64_t layer) { return std::to_string(layer) == block; });
     const std::string key = "encoder.moe.kept_experts." + block;
     if (!known) {
-      return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers", block),
+      return {fmt::format("encoder.moe.kept_experts names block {}, which is not in layers [{}]",
+                          block, fmt::join(moe.layers, ", ")),
               {key + ":"}};
     }
     const std::string what = fmt::format("encoder.moe.kept_experts of block {}", block);
@@ -34,7 +36,9 @@ ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
     const std::string key = "encoder.moe.merged_into." + block;
     const auto kept = moe.kept_experts.find(block);
     if (kept == moe.kept_experts.end()) {
-      return {fmt::format("{} needs the block's kept_experts", key), {key}};
+      return {fmt::format("{} is given, but encoder.moe.kept_experts has no block {}; give both",
+                          key, block),
+              {key}};
     }
     if (std::ssize(into) != moe.num_experts) {
       return {fmt::format("{} must have {} experts, found {}", key, moe.num_experts, into.size()),
@@ -43,15 +47,18 @@ ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
     for (const int64_t id : into) {
       const bool is_kept = std::ranges::binary_search(kept->second, id);
       if (is_kept && into[static_cast<size_t>(id)] == id) continue;
-      return {fmt::format("{} names expert {}, which is not a kept one", key, id), {key}};
+      return {fmt::format("{} names expert {}, which is not kept; choose one of {}", key, id,
+                          fmt::join(kept->second, ", ")),
+              {key}};
     }
     for (const int64_t id : kept->second) {
       if (into[static_cast<size_t>(id)] == id) continue;
       return {fmt::format("{} merges expert {}, which is kept", key, id), {key}};
     }
-    if (moe.router.pruned != "zero" || moe.mean_replacement) {
-      return {fmt::format("{} needs router.pruned to be 'zero', and no mean_replacement", key),
-              {key, "encoder.moe.router.pruned", "encoder.moe.mean_replacement"}};
+    if (moe.router.pruned_selection != "zero" || moe.mean_replacement) {
+      return {fmt::format("{} needs router.pruned_selection to be 'zero', and no mean_replacement",
+                          key),
+              {key, "encoder.moe.router.pruned_selection", "encoder.moe.mean_replacement"}};
     }
   }
   return {};
@@ -93,13 +100,14 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
             {path + "router.name", size}};
   }
   if (moe.router.is_token_choice() && moe.router.num_selected_experts > moe.num_experts / members) {
-    return {fmt::format("{}router.num_selected_experts is {}, but a member has {} experts", path,
-                        moe.router.num_selected_experts, moe.num_experts / members),
+    return {fmt::format("{0}router.num_selected_experts is {1}, but a member has {2} experts; "
+                        "choose at most {2}",
+                        path, moe.router.num_selected_experts, moe.num_experts / members),
             {path + "router.num_selected_experts", size}};
   }
-  if (moe.router.pruned != "zero") {
-    return {fmt::format("{}router.pruned must be 'zero' in an ensemble", path),
-            {path + "router.pruned", size}};
+  if (moe.router.pruned_selection != "zero") {
+    return {fmt::format("{}router.pruned_selection must be 'zero' in an ensemble", path),
+            {path + "router.pruned_selection", size}};
   }
   return {};
 }
@@ -200,11 +208,12 @@ ConfigProblem config_problem(const VMoEConfig& config) {
             {"encoder.num_heads", "hidden_size"}};
   }
   if (config.name == kVMoE && config.encoder.moe.ensemble_size > 1) {
-    return {fmt::format("encoder.moe.ensemble_size is for the family {}", kE3),
+    return {fmt::format("encoder.moe.ensemble_size is for the family {}; set it to 1", kE3),
             {"encoder.moe.ensemble_size", "name"}};
   }
   if (config.map_head_qk_norm && !config.has_map_head()) {
-    return {"map_head_qk_norm is for the classifier 'map'", {"map_head_qk_norm", "classifier"}};
+    return {"map_head_qk_norm is for the classifier 'map'; leave it out",
+            {"map_head_qk_norm", "classifier"}};
   }
   if (ConfigProblem problem = token_problem(config); !problem.empty()) return problem;
   const bool waves = config.encoder.position_emb.name == kSinCos2d;

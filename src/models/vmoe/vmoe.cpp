@@ -266,7 +266,7 @@ Json VMoE::config() const {
     }
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
     if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
-      moe.router.pruned = "reroute";
+      moe.router.pruned_selection = "reroute";
     }
   }
   return to_json(config);
@@ -354,7 +354,7 @@ SettingPaths VMoE::setting_paths() const {
           .channels = "channels",
           .kept_experts = moe + "kept_experts",
           .merged_into = moe + "merged_into",
-          .pruned = router + "pruned"};
+          .pruned_selection = router + "pruned_selection"};
 }
 
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {

@@ -24,7 +24,7 @@ template <class Router>
 ConfigProblem router_problem(const std::optional<Router>& config, int64_t experts) {
   if (!config) {
     if (experts == 1) return {};
-    return {fmt::format("{} experts need a router; without one 'num_experts' is 1", experts),
+    return {fmt::format("{} experts need a router; give one, or set num_experts to 1", experts),
             {"num_experts", "router"}};
   }
   const bool pruned = !config->kept_experts.empty();
@@ -104,7 +104,7 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .num_patches = config.num_patches,
           .width = config.width,
           .num_filters = config.num_filters,
-          .num_outputs = config.scalar ? 1 : config.num_classes,
+          .num_outputs = config.has_scalar_output ? 1 : config.num_classes,
           .activation = activation_from_name(config.activation),
           .init_scale = config.init_scale,
           .normal = config.init == "normal",
@@ -143,11 +143,11 @@ constexpr char kSquares[] = R"(
 }  // namespace
 
 ConfigProblem config_problem(const ClusterMoEConfig& config) {
-  if (config.scalar && config.num_classes != 2) {
+  if (config.has_scalar_output && config.num_classes != 2) {
     return {fmt::format("a scalar output tells 2 classes apart, found {}", config.num_classes),
-            {"scalar", "num_classes"}};
+            {"has_scalar_output", "num_classes"}};
   }
-  if (!config.scalar && config.num_filters % config.num_classes != 0) {
+  if (!config.has_scalar_output && config.num_filters % config.num_classes != 0) {
     return {
         fmt::format("{} filters cannot be divided equally among {} classes; the next number is {}",
                     config.num_filters, config.num_classes,
@@ -226,8 +226,8 @@ std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Context&
       context, "ClusterMoE", *this,
       experts_of(context, moe, *experts, {config_.num_patches, config_.width}),
       script::input_check_source(input_shape()) + y +
-          (config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
-                          : "    return y\n"));
+          (config_.has_scalar_output ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
+                                     : "    return y\n"));
 }
 
 ConfigProblem config_problem(const ImageMoEConfig& config) {

@@ -92,18 +92,20 @@ ConfigProblem config_problem(const GatedMixtureConfig& config) {
   const int64_t k = config.num_experts, d = config.width;
   const int64_t biases = std::ssize(config.gate_biases);
   if (biases != 0 && biases != k - 1) {
-    return {fmt::format("{} experts have {} gates, gate_biases has {} numbers", k, k - 1, biases),
-            {"gate_biases", "num_experts"}};
+    return {
+        fmt::format("gate_biases has {2} numbers, but {0} experts have {1} gates; give {1} numbers",
+                    k, k - 1, biases),
+        {"gate_biases", "num_experts"}};
   }
   if (config.gates != kRandom && 2 * k - 1 > d) {
-    return {fmt::format("{} experts have {} regressors and gates, which are orthogonal unless "
-                        "'gates' is random: {} dimensions are too few, at most {} experts fit",
+    return {fmt::format("{1} orthogonal regressors and gates of {0} experts do not fit into {2} "
+                        "dimensions; choose at most {3} experts, or gates random",
                         k, 2 * k - 1, d, (d + 1) / 2),
             {"num_experts", "width", "gates"}};
   }
   if (config.regressors == kRandom || k <= d) return {};
-  return {fmt::format("{} regressors are orthogonal unless 'regressors' is random: {} dimensions "
-                      "are too few",
+  return {fmt::format("{0} orthogonal regressors do not fit into {1} dimensions; choose at most "
+                      "{1} experts, or regressors random",
                       k, d),
           {"num_experts", "width", "regressors"}};
 }

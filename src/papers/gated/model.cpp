@@ -186,10 +186,10 @@ Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const bool is_mixture = config_.view == nn::kGruViewNames.front();
   const bool has_sigmoids = config_.gates == nn::kGruGatesNames.front();
   gru = register_module(
-      "gru", nn::GruMixture(config_.width, config_.hidden,
+      "gru", nn::GruMixture(config_.input_size, config_.hidden_size,
                             is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator,
                             has_sigmoids ? nn::GruGates::sigmoid : nn::GruGates::binary));
-  head = register_module("head", torch::nn::Linear(config_.hidden, config_.num_classes));
+  head = register_module("head", torch::nn::Linear(config_.hidden_size, config_.num_classes));
   nn::xavier_uniform(head->weight, generator);
   torch::nn::init::zeros_(head->bias);
 }
@@ -202,7 +202,7 @@ ModelOutput Gru::forward(const at::Tensor& images_BCHW, const at::Generator&) {
 
 void Gru::reset_head(int64_t classes) {
   config_.num_classes = classes;
-  head = replace_module("head", torch::nn::Linear(config_.hidden, classes));
+  head = replace_module("head", torch::nn::Linear(config_.hidden_size, classes));
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& parameter : head->parameters()) parameter.zero_();
 }

@@ -88,7 +88,7 @@ void check_independent(const SettingLocations& locations, const nn::GatedMixture
   if (2 * mixture.num_experts - 1 <= mixture.width) return;
   fail_usage(
       "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
-      "dimensions (assumption 3 of L4), at most {} experts do",
+      "dimensions (assumption 3 of L4); choose at most {} experts",
       locations.find_in_model("num_experts", "loss"), locations.phase().name, mixture.num_experts,
       2 * mixture.num_experts - 1, mixture.width, (mixture.width + 1) / 2);
 }
@@ -108,9 +108,10 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_needs(locations, locations.find({"data"}),
-               fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
-                           mixture->options().width, phase.data));
+    fail_needs(
+        locations, locations.find({"data"}),
+        fmt::format("inputs of {} numbers with one real-valued target, which '{}' does not have",
+                    mixture->options().width, phase.data));
   }
   check_mixture(locations, mixture->options());
   const int64_t width = mixture->options().width;
@@ -120,12 +121,13 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   }
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
-        "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",
+        "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that the phase "
+        "trains, {}",
         locations.find({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
   if (!data.is_endless() && batch > data.size()) {
-    fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
+    fail_usage("{0}: phase '{1}': {2} samples are more than the {3} of '{4}'; choose at most {3}",
                locations.find({"batch_size", "num_samples"}), phase.name, batch, data.size(),
                phase.data);
   }
@@ -210,7 +212,7 @@ struct L4Config {
 void describe(auto& f, L4Config& c) {
   f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
   f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
-  f("delta", c.weights.delta, "weight decay coefficient (delta)", at_least(0.0));
+  f("delta", c.weights.delta, "weight of half the squared norm of the regressors", at_least(0.0));
 }
 
 struct LogConfig {

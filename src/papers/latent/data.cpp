@@ -98,11 +98,11 @@ int64_t information_exponent(const std::vector<double>& coefficients) {
 ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {
   const int64_t exponent = information_exponent(coefficients);
   if (exponent > 0) return {};
-  if (exponent < 0) return {fmt::format("{} has no coefficient that is not 0", key), {key}};
+  if (exponent < 0)
+    return {fmt::format("{} needs a coefficient other than 0, found none", key), {key}};
   return {
-      fmt::format("{} has a constant term, which no neuron can find; leave its first coefficient "
-                  "at 0",
-                  key),
+      fmt::format(
+          "{} has a constant term, which no neuron can learn; set its first coefficient to 0", key),
       {key}};
 }
 
@@ -120,18 +120,18 @@ std::vector<double> signs_of(const LatentClustersConfig& config) {
 ConfigProblem config_problem(const LatentClustersConfig& config) {
   const int64_t directions = 2 * config.num_clusters + 1;
   if (directions > config.width) {
-    return {fmt::format("{} clusters have {} directions (w_c, v_c and w_g): {} dimensions are too "
-                        "few",
+    return {fmt::format("{0} clusters have {1} directions (a mean and a task for each, and the "
+                        "shared task), more than the width {2}; choose a width of at least {1}",
                         config.num_clusters, directions, config.width),
             {"width", "num_clusters"}};
   }
   if (static_cast<int64_t>(config.local.size()) > config.num_clusters) {
-    return {
-        fmt::format("local has {} tasks for {} clusters", config.local.size(), config.num_clusters),
-        {"local", "num_clusters"}};
+    return {fmt::format("local has {0} tasks for {1} clusters; give at most {1}",
+                        config.local.size(), config.num_clusters),
+            {"local", "num_clusters"}};
   }
   if (!config.signs.empty() && static_cast<int64_t>(config.signs.size()) != config.num_clusters) {
-    return {fmt::format("signs has {} numbers for {} clusters", config.signs.size(),
+    return {fmt::format("signs has {0} numbers for {1} clusters; give {1}", config.signs.size(),
                         config.num_clusters),
             {"signs", "num_clusters"}};
   }

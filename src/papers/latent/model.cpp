@@ -133,8 +133,8 @@ namespace {
 nn::ShallowExpertsOptions expert_options(const LatentMoEConfig& config) {
   return {.num_experts = config.num_experts,
           .width = config.width,
-          .hidden = config.hidden,
-          .bias = config.bias,
+          .hidden = config.num_neurons,
+          .bias = config.max_bias,
           .hermite = config.activation == "hermite",
           .min_degree = config.min_degree,
           .max_degree = config.max_degree};
@@ -187,7 +187,7 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
   put(experts->hermite, made->hermite);
   put(moe->router->weight, router_Md);
   config_.num_experts = made->num_experts();
-  config_.hidden = made->w.size(1);
+  config_.num_neurons = made->w.size(1);
   config_.kept_experts.clear();
   moe->router->set_options(nn::latent_router_options(config_.width, config_.num_experts,
                                                      nn::latent_routing_name(moe->options()), {}));

@@ -43,7 +43,7 @@ Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& 
 constexpr const char *kAsItIs = "as_it_is", *kIdeal = "ideal";
 
 struct SphericalSgdConfig {
-  double lr = 1.0, until_local = 0.0;
+  double lr = 1.0, stop_alignment = 0.0;
   std::string routing = nn::kTopOne, router = kAsItIs;
   bool restart = false;
   int64_t num_experts = 0, num_neurons = 0;
@@ -71,10 +71,10 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "router before the first step: as_it_is: unchanged; ideal: experts get, in turn, the mean "
     "direction of a cluster minus the mean of the other clusters",
     one_of({kAsItIs, kIdeal}));
-  f("until_local", c.until_local,
+  f("stop_alignment", c.stop_alignment,
     "alignment at which the phase ends: the largest with each cluster's task, averaged over "
     "clusters and experts; 0: never",
-    between(0.0, 1.0));
+    between(0.0, 1.0), renamed_from("until_local"));
   f("chunk_size", c.chunk_size, "number of steps, of one sample each, computed together",
     between(1, 1048576), renamed_from("block"));
 }
@@ -193,8 +193,8 @@ class SphericalSgd final : public LatentPhase {
           products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
     }
     const auto local = report.metrics.find("local");
-    reached_end_ = config_.until_local > 0.0 && local != report.metrics.end() &&
-                   local->second >= config_.until_local;
+    reached_end_ = config_.stop_alignment > 0.0 && local != report.metrics.end() &&
+                   local->second >= config_.stop_alignment;
   }
 
   const SphericalSgdConfig& config_;  ///< Part of plan_.
@@ -211,11 +211,12 @@ void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Mo
         "choose as_it_is",
         locations.find({"router"}), plan.config.name, plan.config.data);
   }
-  if (config.until_local > 0.0 && !known.contains("local")) {
+  if (config.stop_alignment > 0.0 && !known.contains("local")) {
     fail_usage(
-        "{}: phase '{}': until_local needs the directions of the clusters' tasks, which '{}' does "
+        "{}: phase '{}': stop_alignment needs the directions of the clusters' tasks, which '{}' "
+        "does "
         "not have; choose 0",
-        locations.find({"until_local"}), plan.config.name, plan.config.data);
+        locations.find({"stop_alignment"}), plan.config.name, plan.config.data);
   }
   if (config.num_experts == 0 && config.num_neurons == 0) return;
   const std::string place = locations.find({"num_experts", "num_neurons"});

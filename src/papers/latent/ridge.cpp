@@ -13,15 +13,16 @@ namespace moesaic {
 namespace {
 
 struct RidgeConfig {
-  double bias = 3.0;
-  bool flip = true;
+  double max_bias = 3.0;
+  bool flip_signs = true;
   std::vector<double> lambdas = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
   int64_t num_held_out = 8192, chunk_size = 4096;
 };
 void describe(auto& f, RidgeConfig& c) {
-  f("bias", c.bias, "half width (C_b) of the uniform distribution of the new biases around 0",
-    between(0.0, 1e3));
-  f("flip", c.flip, "random sign flips of the first layers of ReLU neurons (appendix A.3)");
+  f("max_bias", c.max_bias, "largest magnitude (C_b) of the new biases, which are uniform around 0",
+    between(0.0, 1e3), renamed_from("bias"));
+  f("flip_signs", c.flip_signs,
+    "random sign flips of the first layers of ReLU neurons (appendix A.3)", renamed_from("flip"));
   f("lambdas", c.lambdas,
     "candidate weights of the squared norm, relative to the mean square of a neuron's feature",
     not_empty, above(0.0));
@@ -89,9 +90,9 @@ class Ridge final : public LatentPhase {
     const nn::ShallowExpertsImpl& own = experts();
     const at::Generator draws = generator("latent.ridge");
     const at::Tensor bias = at::empty(own.b.sizes());
-    b_KJ_ = bias.uniform_(-config_.bias, config_.bias, draws).to(own.b.options());
+    b_KJ_ = bias.uniform_(-config_.max_bias, config_.max_bias, draws).to(own.b.options());
     w_KJd_ = own.w.detach();
-    if (config_.flip && !own.hermite.defined()) {
+    if (config_.flip_signs && !own.hermite.defined()) {
       const at::Tensor sign = at::empty(own.b.sizes()).bernoulli_(0.5, draws) * 2 - 1;
       w_KJd_ = w_KJd_ * sign.unsqueeze(2).to(own.w.options());
     }

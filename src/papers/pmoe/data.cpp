@@ -76,21 +76,21 @@ int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets,
 
 ConfigProblem config_problem(const PatchPatternsConfig& config) {
   if (config.threshold > config.num_patches) {
-    return {fmt::format("threshold is {}, but an example has {} patches", config.threshold,
-                        config.num_patches),
+    return {fmt::format("threshold is {0}, but an example has {1} patches; choose at most {1}",
+                        config.threshold, config.num_patches),
             {"threshold", "num_patches"}};
   }
   if (config.threshold == 1) return {};
   if (2.0 * config.delta_r <= (1.0 - config.delta_d) / 2.0) {
-    return {
-        fmt::format("with delta_r {} no pattern is closer to o1 than to o2 by (1 - delta_d) / 2: "
-                    "raise it above {}",
-                    config.delta_r, (1.0 - config.delta_d) / 4.0),
-        {"delta_r", "delta_d"}};
+    return {fmt::format("no pattern with delta_r {} is closer to one class-deciding pattern than "
+                        "to the other by (1 - delta_d) / 2; choose a delta_r above {}",
+                        config.delta_r, (1.0 - config.delta_d) / 4.0),
+            {"delta_r", "delta_d"}};
   }
   const double across = config.delta_r / Plane(config.delta_d).across;
   if (across <= 1.0) return {};
-  return {fmt::format("no unit vector has products {0} and -{0} with o1 and o2, the most is {1}",
+  return {fmt::format("no unit vector has inner products {0} and -{0} with the two class-deciding "
+                      "patterns; choose a delta_r of at most {1}",
                       config.delta_r, Plane(config.delta_d).across),
           {"delta_r", "delta_d"}};
 }

@@ -27,7 +27,7 @@ const char* return_logits(int64_t classes) {
 nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
   return {.num_experts = config.num_experts,
           .width = config.width(),
-          .hidden = config.hidden,
+          .hidden = config.num_neurons,
           .num_outputs = outputs_of(config.num_classes),
           .init_std = config.init_std,
           .by_class = config.by_class()};
@@ -94,7 +94,7 @@ nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
   return {.channels = config.channels,
           .side = config.image_size,
           .num_blocks = config.num_blocks,
-          .widening = config.widening,
+          .widening = config.widen_factor,
           .has_last_group = !config.moe};
 }
 
@@ -106,7 +106,7 @@ nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
           .side = config.map_size(),
           .patch = config.moe->patch_size,
           .num_outputs = channels / config.moe->num_experts,
-          .kernel = config.moe->kernel};
+          .kernel = config.moe->kernel_size};
 }
 
 /// No token is routed to a removed expert: it was to make channels, not to add to those of others.
@@ -129,20 +129,20 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   }
   const int64_t patches = side / patch * (side / patch);
   if (moe.router.num_selected_patches > patches) {
-    return {fmt::format("an expert cannot select {} of {} patches", moe.router.num_selected_patches,
-                        patches),
+    return {fmt::format("an expert cannot select {0} of {1} patches; choose at most {1}",
+                        moe.router.num_selected_patches, patches),
             {"moe.router.num_selected_patches", "moe.patch_size", "image_size"}};
   }
   if (channels % moe.num_experts != 0) {
     return {fmt::format("{1} channels of the last group cannot be divided equally among {0} "
                         "experts; choose {2}",
                         moe.num_experts, channels, nearest_divisor(channels, moe.num_experts)),
-            {"moe.num_experts", "widening"}};
+            {"moe.num_experts", "widen_factor"}};
   }
-  if (moe.kernel % 2 == 0) {
-    return {
-        fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel, moe.kernel + 1),
-        {"moe.kernel"}};
+  if (moe.kernel_size % 2 == 0) {
+    return {fmt::format("kernel_size {0} is even, so the kernel has no central pixel; choose {1}",
+                        moe.kernel_size, moe.kernel_size + 1),
+            {"moe.kernel_size"}};
   }
   return kept_setting_problem(moe.router.kept_experts, moe.num_experts, "moe.router.kept_experts");
 }
@@ -182,12 +182,12 @@ ConfigProblem config_problem(const PMoEConfig& config) {
   }
   if (!config.router) {
     if (config.num_experts == 1) return {};
-    return {
-        fmt::format("{} experts need a router; without one 'num_experts' is 1", config.num_experts),
-        {"router", "num_experts"}};
+    return {fmt::format("{} experts need a router; give one, or set num_experts to 1",
+                        config.num_experts),
+            {"router", "num_experts"}};
   }
   if (config.router->num_selected_patches > config.num_patches()) {
-    return {fmt::format("an expert cannot select {} of {} patches",
+    return {fmt::format("an expert cannot select {0} of {1} patches; choose at most {1}",
                         config.router->num_selected_patches, config.num_patches()),
             {"router.num_selected_patches", "patch_size", "image_size"}};
   }
@@ -223,7 +223,8 @@ std::optional<torch::jit::Module> PMoE::torchscript(const script::Context& conte
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
   if (trunk_options(config).channels_of(0) < 1) {
-    return {fmt::format("widening {} leaves no channel; choose 1", config.widening), {"widening"}};
+    return {fmt::format("widen_factor {} leaves no channel; choose 1", config.widen_factor),
+            {"widen_factor"}};
   }
   return config.moe ? mixture_problem(config) : ConfigProblem();
 }

@@ -218,7 +218,7 @@ void check_linear(const SettingLocations& locations, const nn::PatchMixtureImpl&
                   int64_t classes) {
   const std::string& name = locations.phase().name;
   if (mixture.moe.is_empty()) {
-    fail_usage("{}: phase '{}': the model has no router to train; choose another loss",
+    fail_usage("{}: phase '{}': the model has no router to train; choose the loss 'logistic'",
                locations.find_in_model("router", "loss"), name);
   }
   const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
@@ -243,7 +243,7 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
   if (config.loss == kLinear) check_linear(locations, *mixture, classes);
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
-    fail_usage("{}: phase '{}': {} cannot cover all {} classes of '{}'",
+    fail_usage("{0}: phase '{1}': {2} cannot cover all {3} classes of '{4}'; choose at least {3}",
                locations.find({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
                phase.data);
   }
@@ -252,8 +252,9 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
                phase.data, count_text(data.size(), "sample"), samples);
   }
   if (moved_by(model, phase).empty()) {
-    fail_usage("{}: phase '{}': 'trainable' and 'frozen' leave no parameter that it can train",
-               locations.find({"trainable", "frozen", "kind"}), phase.name);
+    fail_usage(
+        "{}: phase '{}': 'trainable' and 'frozen' leave no parameter that the phase can train",
+        locations.find({"trainable", "frozen", "kind"}), phase.name);
   }
   plan.batch_size = std::min(config.batch_size, samples);
   plan.steps_per_epoch = (samples + plan.batch_size - 1) / plan.batch_size;

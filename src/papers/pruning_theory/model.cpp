@@ -47,8 +47,8 @@ nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
 
 ConfigProblem config_problem(const PatternMoEConfig& config) {
   if (config.num_selected_tokens > config.num_tokens) {
-    return {fmt::format("an expert cannot select {} of {} tokens", config.num_selected_tokens,
-                        config.num_tokens),
+    return {fmt::format("an expert cannot select {0} of {1} tokens; choose at most {1}",
+                        config.num_selected_tokens, config.num_tokens),
             {"num_selected_tokens", "num_tokens"}};
   }
   if (config.num_experts % 2 != 0) {
@@ -62,7 +62,7 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
 
 PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::PatternExperts(config_.num_experts, config_.num_patterns, config_.hidden,
+  experts = nn::PatternExperts(config_.num_experts, config_.num_patterns, config_.num_neurons,
                                config_.neuron_std, generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
   moe = register_module("moe", nn::MoELayer(pattern_router(config_), experts.ptr(), generator));

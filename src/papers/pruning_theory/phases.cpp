@@ -15,13 +15,14 @@ namespace {
 struct PatternSgdConfig {
   int64_t batch_size = 128, chunk_size = 16;
   double expert_lr = 0.02, router_lr = 0.01;
-  bool until_zero = true;
+  bool stop_at_zero_loss = true;
 };
 void describe(auto& f, PatternSgdConfig& c) {
   f("batch_size", c.batch_size, "number of new examples per step", between(1, 65536));
   f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
   f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
-  f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0; false: none");
+  f("stop_at_zero_loss", c.stop_at_zero_loss,
+    "early end at the first batch whose hinge loss is 0; false: none", renamed_from("until_zero"));
   f("chunk_size", c.chunk_size, "number of steps computed together", between(1, 4096),
     renamed_from("block"));
 }
@@ -75,7 +76,7 @@ class PatternSgd final : public OnlinePhase {
 
  private:
   /// Whether the hinge loss of the last batch was 0, and that ends the phase.
-  bool is_at_end() const { return config_.until_zero && reached_end_; }
+  bool is_at_end() const { return config_.stop_at_zero_loss && reached_end_; }
 
   const PatternSgdConfig& config_;  ///< Part of plan_.
   nn::MoELayer layer_;

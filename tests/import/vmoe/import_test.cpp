@@ -322,7 +322,7 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   const at::Tensor images = randn({4, 3, 32, 32}, 7, at::kFloat);
   expect_close(load_model(folder_ / "out")->forward(images).logits, pruned.forward(images).logits,
                1e-5);
-  config.encoder.moe.router.pruned = "reroute";
+  config.encoder.moe.router.pruned_selection = "reroute";
   const VMoE rerouting(config, 1);
   EXPECT_THAT(test::usage_of([&] { export_vmoe(rerouting, folder_ / "other", {}); }),
               HasSubstr("reroutes tokens of"));

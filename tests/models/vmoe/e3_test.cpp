@@ -173,7 +173,7 @@ TEST(E3, RefusesMembersThatDoNotFit) {
         std::pair{"encoder.moe.router.num_selected_experts=3", "a member has 2 experts"},
         std::pair{"encoder.moe.group_size=50", "does not divide encoder.moe.group_size 50"},
         std::pair{"encoder.moe.layers=[]", "no block"},
-        std::pair{"encoder.moe.router.pruned=reroute", "must be 'zero'"},
+        std::pair{"encoder.moe.router.pruned_selection=reroute", "must be 'zero'"},
         std::pair{"name=vmoe", "is for the family e3"},
         std::pair{"encoder.moe.router={\"name\": \"NoisyTopItemsPerExpertRouter\", "
                   "\"dispatcher\": {\"capacity_factor\": 1}}",

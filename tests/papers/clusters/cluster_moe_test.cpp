@@ -63,7 +63,7 @@ TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
 /// The network as section 3 prints it.
 ClusterMoEConfig printed_mixture() {
   ClusterMoEConfig config = small_mixture();
-  config.scalar = true;
+  config.has_scalar_output = true;
   config.bias = false;
   config.init = "normal";
   config.init_scale = 0.3;
@@ -130,7 +130,7 @@ TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
 
 TEST(ClusterMoE, AsPrintedAndReroutedItsGatesAreOfTheExpertsThatAreLeft) {
   ClusterMoEConfig config = printed_mixture();
-  config.router->pruned = "reroute";
+  config.router->pruned_selection = "reroute";
   const auto model = trained_mixture(config);
   model->moe_blocks()[0].layer->keep_experts({1, 3});
   const torch::NoGradGuard no_grad;

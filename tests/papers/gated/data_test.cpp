@@ -102,7 +102,7 @@ TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {
 
 TEST(GatedMixture, TooManyExpertsAreRefused) {
   EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3}).text,
-              ::testing::HasSubstr("4 dimensions are too few, at most 2 experts fit"));
+              ::testing::HasSubstr("do not fit into 4 dimensions; choose at most 2 experts"));
   EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 5, .num_experts = 3}).text, "");
   // Random gates need not be orthogonal to anything, nor random regressors.
   EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3, .gates = kRandom}).text,
@@ -113,9 +113,9 @@ TEST(GatedMixture, TooManyExpertsAreRefused) {
   EXPECT_EQ(gated_truth(many).w_kd.sizes(), (std::vector<int64_t>{5, 4}));
   EXPECT_THAT(
       config_problem(GatedMixtureConfig{.width = 4, .num_experts = 6, .gates = kRandom}).text,
-      ::testing::HasSubstr("6 regressors are orthogonal unless 'regressors' is random"));
+      ::testing::HasSubstr("6 orthogonal regressors do not fit"));
   EXPECT_THAT(config_problem(GatedMixtureConfig{.num_experts = 3, .gate_biases = {1.0}}).text,
-              ::testing::HasSubstr("3 experts have 2 gates, gate_biases has 1 numbers"));
+              ::testing::HasSubstr("gate_biases has 1 numbers, but 3 experts have 2 gates"));
 }
 
 TEST(GatedMixture, BiasesAloneMakeTheExpertsAsProbableAsTheirSoftmax) {

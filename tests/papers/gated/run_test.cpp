@@ -118,7 +118,7 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
-  EXPECT_THAT(refusal({"model.num_experts=4"}), HasSubstr("at most 3 experts do"));
+  EXPECT_THAT(refusal({"model.num_experts=4"}), HasSubstr("choose at most 3 experts"));
   EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes rows of 6 numbers"));
   EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes rows of 5 numbers"));
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));

@@ -155,7 +155,7 @@ TEST(LatentClusters, RefusesWhatCannotBeLearned) {
   EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {1, 0, 0, 1}}}),
               HasSubstr("local.1 has a constant term"));
   EXPECT_THAT(problem({.signs = {1, -1, 0}}), HasSubstr("signs has 3 numbers for 2 clusters"));
-  EXPECT_THAT(problem({.global = {0, 0, 0, 0}}), HasSubstr("no coefficient that is not 0"));
+  EXPECT_THAT(problem({.global = {0, 0, 0, 0}}), HasSubstr("needs a coefficient other than 0"));
   EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {0, 0, 0, 1}, {0, 0, 0, 1}}}),
               HasSubstr("local has 3 tasks for 2 clusters"));
 }

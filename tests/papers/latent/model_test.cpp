@@ -22,7 +22,7 @@ using at::Tensor;
 std::shared_ptr<LatentMoE> build_latent(const std::string& settings = "") {
   const auto model = std::dynamic_pointer_cast<LatentMoE>(
       build_model(Document::from_text(R"({"name": "latent-moe", "width": 6, "num_experts": 3,
-                                          "hidden": 5)" +
+                                          "num_neurons": 5)" +
                                           settings + "}",
                                       "model.json")
                       .root(),
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(LatentMoE, EveryActivation, ::testing::Values("relu", "
 
 TEST(LatentMoE, BeginsOnTheSphereWithARouterOfZero) {
   const auto model = build_model(
-      Document::from_text(R"({"name": "latent-moe", "bias": 0.5})", "model.json").root(), 3);
+      Document::from_text(R"({"name": "latent-moe", "max_bias": 0.5})", "model.json").root(), 3);
   const auto& own = *dynamic_cast<LatentMoE&>(*model).experts;
   expect_close(own.w.norm(2, {2}), torch::ones({8, 500}), 1e-5);
   EXPECT_TRUE(own.a.abs().eq(1).all().item<bool>());

@@ -22,7 +22,7 @@ RunConfig latent_run(const std::vector<std::string>& changes = {}) {
   return config_of(
       R"({"name": "latent", "seed": 5, "log_every": 50, "checkpoint_every": 50,
           "num_checkpoints": 100, "evaluate_batch_size": 2048, "num_loader_threads": 0,
-          "model": {"name": "latent-moe", "width": 24, "num_experts": 2, "hidden": 6},
+          "model": {"name": "latent-moe", "width": 24, "num_experts": 2, "num_neurons": 6},
           "phases": [
             {"name": "explore", "kind": "spherical_sgd", "data": "latent-small", "steps": 150,
              "chunk_size": 50},
@@ -260,7 +260,7 @@ TEST(LatentRun, GoesOnWithTheSameBits) {
 }
 
 TEST(LatentRun, GoesOnWithTheSameBitsWhereAPhaseEndsEarly) {
-  expect_same_bits(latent_run({"phases.explore.until_local=0.4"}), {50, 100, 150}, 450);
+  expect_same_bits(latent_run({"phases.explore.stop_alignment=0.4"}), {50, 100, 150}, 450);
 }
 
 TEST(LatentRun, SeedsSeeOtherSamplesAndBlocksRoundOnly) {
@@ -305,7 +305,7 @@ TEST(LatentRun, ARestartMayChangeTheNumbersOfExpertsAndNeurons) {
   EXPECT_GT(own.b.abs().max().item<double>(), 0.5);
   EXPECT_LE(own.b.abs().max().item<double>(), 1.0);
   EXPECT_EQ(found.model->config().at("num_experts"), 3);
-  EXPECT_EQ(found.model->config().at("hidden"), 9);
+  EXPECT_EQ(found.model->config().at("num_neurons"), 9);
   const TrainedLatent routed = train_latent(
       latent_run({changes[0], changes[1], changes[2], "phases.solve.steps=0"}), "route");
   const Tensor before = routed.before.at("moe.router.weight");
@@ -322,7 +322,7 @@ TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {
     options.on_phase_end = [&](Model&, const std::string& phase, int64_t step) {
       if (phase == "explore") made = step;
     };
-    Trainer(latent_run(only_phase("explore", {"phases.explore.until_local=" + until})), options)
+    Trainer(latent_run(only_phase("explore", {"phases.explore.stop_alignment=" + until})), options)
         .run();
     return made;
   };

@@ -22,7 +22,7 @@ std::shared_ptr<PMoE> two_experts() {
   config.image_size = {2, 2};
   config.patch_size = 1;
   config.num_experts = 2;
-  config.hidden = 1;
+  config.num_neurons = 1;
   config.router->num_selected_patches = 2;
   auto model = std::make_shared<PMoE>(config, 1);
   const torch::NoGradGuard no_grad;

@@ -15,7 +15,7 @@ using at::Tensor;
 
 constexpr const char* kSeparate = R"({"name": "patches", "seed": 5, "checkpoint_every": 10,
     "num_checkpoints": 100, "num_loader_threads": 0, "evaluate_batch_size": 500,
-    "model": {"preset": "pmoe/separate", "image_size": [16, 50], "patch_size": [1, 50], "hidden": 4,
+    "model": {"preset": "pmoe/separate", "image_size": [16, 50], "patch_size": [1, 50], "num_neurons": 4,
               "router": {"num_selected_patches": 4}},
     "phases": [
       {"name": "routers", "kind": "patch_sgd", "data": "patch-patterns", "loss": "linear",

@@ -21,9 +21,9 @@ WrnPMoEConfig small_wrn(int64_t kernel = 3, int64_t classes = 3) {
   WrnPMoEConfig config;
   config.image_size = 24;
   config.num_classes = classes;
-  config.widening = 0.125;  // 2, 4 and 8 channels.
+  config.widen_factor = 0.125;  // 2, 4 and 8 channels.
   config.moe->patch_size = 2;
-  config.moe->kernel = kernel;
+  config.moe->kernel_size = kernel;
   config.moe->router.num_selected_patches = 3;
   config.moe->router.init_std = 0.3;
   return config;
@@ -80,7 +80,7 @@ Tensor plain_mixture(const WrnPMoE& model, const Tensor& map_BCSS) {
     }
     outputs.push_back(torch::conv2d(normalised(masked, experts.weight[e], experts.bias[e]).relu(),
                                     experts.w[e], experts.b[e],
-                                    /*stride=*/1, /*padding=*/moe.kernel / 2));
+                                    /*stride=*/1, /*padding=*/moe.kernel_size / 2));
   }
   return torch::cat(outputs, 1);
 }
@@ -319,7 +319,8 @@ TEST(WrnPMoE, SaysWhatDoesNotFit) {
       problem([](WrnPMoEConfig& c) { c.moe->num_experts = 3; }),
       HasSubstr(
           "8 channels of the last group cannot be divided equally among 3 experts; choose 2"));
-  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel = 2; }), HasSubstr("has no middle"));
+  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel_size = 2; }),
+              HasSubstr("has no central pixel"));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ inline std::shared_ptr<PatternMoE> pattern_model(uint64_t seed = 3) {
   config.num_patterns = 12;
   config.num_tokens = 8;
   config.num_experts = 6;
-  config.hidden = 5;
+  config.num_neurons = 5;
   config.num_selected_tokens = 3;
   config.router_std = config.neuron_std = 0.5;
   return std::make_shared<PatternMoE>(config, seed);

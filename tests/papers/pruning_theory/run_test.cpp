@@ -23,7 +23,7 @@ RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
             {"name": "prune", "kind": "pattern_sgd", "data": "patterns", "steps": 0,
              "on_entry": {"restore": "learn", "prune": {"keep": 1, "pretrained": "start"}}},
             {"name": "recover", "kind": "pattern_sgd", "data": "patterns", "steps": 12,
-             "until_zero": false, "chunk_size": 5}]})",
+             "stop_at_zero_loss": false, "chunk_size": 5}]})",
       changes);
 }
 

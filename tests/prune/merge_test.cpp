@@ -31,7 +31,7 @@ TEST(Merging, OfTwoExpertsIsTheirAverageForAllTokens) {
   auto* experts = block.layer->experts->as<nn::MlpExperts>();
   const at::Tensor w1 = experts->w1.clone(), b2 = experts->b2.clone();
   const PruneLayerPlan plan{.block = 0,
-                            .experts = 2,
+                            .num_experts = 2,
                             .kept = {1},
                             .means_Eo = at::ones({2, 2}, at::kDouble),
                             .rows_E = numbers({3, 1})};

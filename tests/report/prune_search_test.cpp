@@ -93,7 +93,7 @@ TEST_F(PruneSearchOf, BisectionFindsANetworkWithinTheDropAndSaysWhatItTried) {
     EXPECT_EQ(found.points.front().experts, "4, 4");
     EXPECT_EQ(found.points.front().parameters, 1.0);
     EXPECT_GE(accuracy(found.plan), whole - 100 * drop);
-    EXPECT_EQ(found.found().accuracy, accuracy(found.plan));
+    EXPECT_EQ(found.plan_point().accuracy, accuracy(found.plan));
     EXPECT_LE(found.points.size(), 4U);
     for (const PrunePoint& point : found.points) {
       EXPECT_EQ(point.is_within_drop, point.accuracy >= whole - 100 * drop);
@@ -116,7 +116,7 @@ TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
       search_.max_drop = (accuracies[4] - accuracies[wanted]) / 100 + 1e-9;
       const PruneSearch found = search();
       EXPECT_EQ(to_json(found.plan), to_json(plan_of(wanted)));
-      EXPECT_EQ(found.found().accuracy, accuracies[wanted]);
+      EXPECT_EQ(found.plan_point().accuracy, accuracies[wanted]);
     }
   }
 }
@@ -138,7 +138,7 @@ TEST_F(PruneSearchOf, TheGreedyWayTakesOneExpertAtATime) {
   search_.max_drop = 0.99;
   const PruneSearch found = search();
   EXPECT_EQ(found.points.size(), 7U) << "the whole network, and six experts that can go";
-  EXPECT_EQ(found.found().experts, "1, 1");
+  EXPECT_EQ(found.plan_point().experts, "1, 1");
   search_.max_drop = 0.05;
   const PruneSearch near = search();
   EXPECT_GE(accuracy(near.plan), near.points.front().accuracy - 5);

@@ -118,8 +118,7 @@ void add_export(CLI::App& app, int& exit_code) {
       ->required()
       ->type_name("NAME");
   add_text(*verb, "--out", options.out, "FILE",
-           "output path; " +
-               listed_formats(&ExportFormat::out_help))
+           "output path; " + listed_formats(&ExportFormat::out_help))
       ->required();
   verb->add_option("--shards", options.num_shards,
                    fmt::format("number of data files, for the format {} (1)",

@@ -79,10 +79,11 @@ std::optional<double> side_of(const RatioConfig& config, const std::string& side
 ConfigProblem curves_problem(const char* what, const char* setting,
                              const std::optional<double>& level, const std::vector<double>& sizes) {
   if (level.has_value() == sizes.empty()) {
-    return {fmt::format("'level' and '{1}' belong together: a {0} of curves needs both, a {0} of rows "
-                        "neither",
-                        what, setting),
-            {"level", setting}};
+    return {
+        fmt::format("'level' and '{1}' belong together: a {0} of curves needs both, a {0} of rows "
+                    "neither",
+                    what, setting),
+        {"level", setting}};
   }
   if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end()) return {};
   return {fmt::format("the sizes of a {}'s curves ascend", what), {setting}};

@@ -205,8 +205,8 @@ void check_schedule(const ScheduleConfig& schedule, double lr, const std::string
   fail_usage(
       "{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}; lower one of "
       "them",
-      locations.find({setting + "cooldown_steps", setting + "warmup_steps"}), locations.phase().name,
-      schedule.warmup_steps, schedule.cooldown_steps, steps);
+      locations.find({setting + "cooldown_steps", setting + "warmup_steps"}),
+      locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
 void check_schedules(const GradientConfig& config, const SettingLocations& locations,

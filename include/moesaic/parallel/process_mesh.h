@@ -47,8 +47,8 @@ class ProcessMesh {
   /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
-  /// Returns the group of all processes for what the network's layers exchange and, on the CPU, for what does not
-  /// belong to the order of a step. No two threads begin its collectives at once.
+  /// Returns the group of all processes for what the network's layers exchange and, on the CPU, for
+  /// what does not belong to the order of a step. No two threads begin its collectives at once.
   const ProcessGroup& world() const { return *world_; }
   /// Returns the group of all processes for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradient_group() const { return *gradients_; }

@@ -166,9 +166,9 @@ DatasetFormat embeddings_format() {
           },
       .fill_info = fill_embeddings_info,
       .verify =
-              [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
-                return verify_split_file(spec, config_of(spec), split, folder);
-              }};
+          [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
+            return verify_split_file(spec, config_of(spec), split, folder);
+          }};
 }
 
 }  // namespace moesaic

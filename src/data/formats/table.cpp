@@ -263,9 +263,9 @@ DatasetFormat table_format() {
           },
       .fill_info = outline_table,
       .verify =
-              [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
-                return verify_split_file(spec, table_of(spec), split, folder);
-              }};
+          [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
+            return verify_split_file(spec, table_of(spec), split, folder);
+          }};
 }
 
 }  // namespace moesaic

@@ -103,8 +103,7 @@ std::string dtype_text(const at::Tensor& tensor) {
       {at::kDouble, ", dtype=torch.float64"}};
   const auto found = texts.find(tensor.scalar_type());
   if (found != texts.end()) return found->second;
-  fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()),
-           kFormatHint);
+  fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()), kFormatHint);
 }
 
 /// Writes the classes of a network, those of children first.

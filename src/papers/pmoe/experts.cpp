@@ -277,7 +277,7 @@ ModelOutput PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
 }
 
 ModelOutput PatchMixtureImpl::forward_patches(const at::Tensor& x_Bnd,
-                                                           const at::Generator& random) const {
+                                              const at::Generator& random) const {
   const at::Tensor x_Td = x_Bnd.flatten(0, 1);
   ModelOutput out;
   at::Tensor y_To;

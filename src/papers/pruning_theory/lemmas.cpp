@@ -70,24 +70,31 @@ Metric found(const char* name, const char* label, int digits = 3) {
   return metric;
 }
 
+Metric found_fraction(const char* name, const char* label) {
+  Metric metric = found(name, label);
+  metric.max = 1.0;
+  return metric;
+}
+
 std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer || std::get<ExpertChoiceOptions>((*layer)->options().rule).rows < 2) return {};
   Metric norm = found("important_norm", "4.1 iv: least norm change of important routers / log l");
   norm.min = std::numeric_limits<double>::lowest();
-  return {amount_metric("important", "experts important before training: p >= 0.1", 0),
-          found("important_p", "4.1 i: least proficiency of important experts"),
-          found("important_gate", "4.1 ii: least gate of important experts"),
-          found("important_mass", "mean gate of important experts, least of an expert"),
-          found("important_along", "4.1 iii: least fraction of neurons along the own pattern"),
-          found("important_component", "4.1 iii: least component over l C2 sqrt(d log l)"),
-          norm,
-          found("unimportant_p", "4.2 i: largest proficiency of unimportant experts x d", 2),
-          found("unimportant_norm", "4.2 ii: largest norm change of unimportant routers / bound"),
-          amount_metric("grown", "experts whose router grew by more than 1.5 log l", 0),
-          found("grown_p", "4.4 i: least proficiency of grown experts"),
-          found("grown_gate", "4.4 ii: least gate of grown experts"),
-          found("grown_component", "4.4, eq. 12: least component over k l^2 C2 sqrt(log l)")};
+  return {
+      amount_metric("important", "experts important before training: p >= 0.1", 0),
+      found_fraction("important_p", "4.1 i: least proficiency of important experts"),
+      found_fraction("important_gate", "4.1 ii: least gate of important experts"),
+      found_fraction("important_mass", "mean gate of important experts, least of an expert"),
+      found_fraction("important_along", "4.1 iii: least fraction of neurons along the own pattern"),
+      found("important_component", "4.1 iii: least component over l C2 sqrt(d log l)"),
+      norm,
+      found("unimportant_p", "4.2 i: largest proficiency of unimportant experts x d", 2),
+      found("unimportant_norm", "4.2 ii: largest norm change of unimportant routers / bound"),
+      amount_metric("grown", "experts whose router grew by more than 1.5 log l", 0),
+      found_fraction("grown_p", "4.4 i: least proficiency of grown experts"),
+      found_fraction("grown_gate", "4.4 ii: least gate of grown experts"),
+      found("grown_component", "4.4, eq. 12: least component over k l^2 C2 sqrt(log l)")};
 }
 
 void measure_lemmas(ProbedModel& subject, Measurement& measurement) {

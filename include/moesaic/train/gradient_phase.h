@@ -322,8 +322,6 @@ class Optimizer {
                        NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const ParamGroup& part);
   bool is_local(const Entry& entry) const;
-  /// Returns whether it is a slot of a parameter that another process updates.
-  bool is_remote(const std::string& slot) const;
   void step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const;
 
   void for_entries(const auto& use) const {

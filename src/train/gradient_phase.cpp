@@ -236,12 +236,6 @@ std::string GradientPhase::remedy() const {
                      config_.optimizers.empty() ? "" : " and those of its optimizers", clipping);
 }
 
-at::Generator GradientPhase::generator() const {
-  return nn::make_generator(
-      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.num_steps())),
-      model_->device());
-}
-
 StepReport GradientPhase::step() {
   const Batch batch = loader_.next();
   replaced_ = batch.replaced;
@@ -257,7 +251,12 @@ StepReport GradientPhase::step() {
     report.metrics = std::exchange(report.deferred_metrics, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));
   }
-  advance(batch);
+  state_.epoch = batch.epoch;
+  state_.batch = batch.position + 1;
+  if (state_.batch == loader_.batches_per_epoch()) {
+    ++state_.epoch;
+    state_.batch = 0;
+  }
   if (before_optimizer_step_) before_optimizer_step_();
   if (state_.stopped) {
     report.steps = 0;
@@ -308,35 +307,24 @@ bool GradientPhase::ends_with(double loss) {
          (stop->loss_rise && loss > *state_.min_loss + *stop->loss_rise);
 }
 
-void GradientPhase::advance(const Batch& batch) {
-  state_.epoch = batch.epoch;
-  state_.batch = batch.position + 1;
-  if (state_.batch == loader_.batches_per_epoch()) {
-    ++state_.epoch;
-    state_.batch = 0;
-  }
-}
-
-GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Generator& random,
-                                                 double fraction, bool last) {
-  const LossTerms sum = (*objective_)(*model_, part, random);
-  const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
-  shared_&& last ? shared_->backward(loss) : loss.backward();
-  Scalars scalars = {{"loss", sum.loss}};
-  scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
-  for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);
-  return scalars;
-}
-
 GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
   const int64_t count = config_.accumulate;
   const double fraction = 1.0 / static_cast<double>(count);
-  const at::Generator random = generator();
-  Scalars means = accumulate(micro_batch(batch, 0, config_), random, fraction, count == 1);
-  for (int64_t index = 1; index < count; ++index) {
-    const Scalars part =
-        accumulate(micro_batch(batch, index, config_), random, fraction, index + 1 == count);
+  // A function of run, phase and step.
+  const at::Generator random = nn::make_generator(
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.num_steps())),
+      model_->device());
+  Scalars means;
+  for (int64_t index = 0; index < count; ++index) {
+    const LossTerms sum = (*objective_)(*model_, micro_batch(batch, index, config_), random);
+    const at::Tensor loss = count == 1 ? sum.loss : sum.loss * fraction;
+    const bool is_last = index + 1 == count;
+    shared_&& is_last ? shared_->backward(loss) : loss.backward();
+    Scalars part = {{"loss", sum.loss}};
+    part.insert(part.end(), sum.terms.begin(), sum.terms.end());
+    for (auto& [name, scalar] : part) scalar = scalar.detach().to(at::kDouble);
     for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
+    if (index == 0) means = std::move(part);
   }
   for (auto& [name, scalar] : means) scalar = scalar * fraction;
   return means;

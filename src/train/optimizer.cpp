@@ -213,14 +213,6 @@ TensorMap Optimizer::state() const {
   return map;
 }
 
-bool Optimizer::is_remote(const std::string& slot) const {
-  bool found = false;
-  for_entries([&](const Entry& entry) {
-    found = found || (!is_local(entry) && slot.starts_with(entry.name + "."));
-  });
-  return found;
-}
-
 void Optimizer::load_state(const TensorMap& state, int64_t num_steps) {
   const TensorMap own = this->state();
   for (const auto& [name, tensor] : own) {
@@ -231,8 +223,13 @@ void Optimizer::load_state(const TensorMap& state, int64_t num_steps) {
            c10::str(found->second.sizes()));
     }
   }
-  for (const auto& [name, unused] : state) {
-    if (!own.contains(name) && !is_remote(name)) fail("optimizer: unexpected '{}'", name);
+  for (const auto& item : state) {
+    const std::string& name = item.first;
+    bool is_known = own.contains(name);  // Or a slot of a parameter that another process updates.
+    for_entries([&](const Entry& entry) {
+      is_known = is_known || (!is_local(entry) && name.starts_with(entry.name + "."));
+    });
+    if (!is_known) fail("optimizer: unexpected '{}'", name);
   }
   for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
   num_steps_ = num_steps;

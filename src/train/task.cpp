@@ -17,21 +17,18 @@ void ConfusionMatrix::add(const at::Tensor& labels_B, const at::Tensor& predicte
   const at::Tensor labels = labels_B.contiguous(), predicted = predicted_B.contiguous();
   const auto* label = labels.const_data_ptr<int64_t>();
   const auto* found = predicted.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < labels.numel(); ++i) ++counts_[label[i]][found[i]];
+  for (int64_t i = 0; i < labels.numel(); ++i) ++counts_[{label[i], found[i]}];
 }
 
 int64_t ConfusionMatrix::count(int64_t label, int64_t predicted) const {
-  const auto row = counts_.find(label);
-  if (row == counts_.end()) return 0;
-  const auto entry = row->second.find(predicted);
-  return entry == row->second.end() ? 0 : entry->second;
+  const auto found = counts_.find({label, predicted});
+  return found == counts_.end() ? 0 : found->second;
 }
 
 int64_t ConfusionMatrix::num_images(int64_t label) const {
   int64_t sum = 0;
-  const auto row = counts_.find(label);
-  if (row == counts_.end()) return sum;
-  for (const auto& [unused, count] : row->second) sum += count;
+  auto at = counts_.lower_bound({label, 0});
+  for (; at != counts_.end() && at->first.first == label; ++at) sum += at->second;
   return sum;
 }
 

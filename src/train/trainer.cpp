@@ -284,13 +284,6 @@ bool Trainer::is_earlier_phase(const std::string& name) const {
                      [&](const PhasePlan& plan) { return plan.config.name == name; });
 }
 
-bool Trainer::is_restored_later(const std::string& phase) const {
-  return std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& plan) {
-    const EntryConfig& entry = plan.config.on_entry;
-    return entry.restore == phase || (entry.prune && entry.prune->pretrained == phase);
-  });
-}
-
 void Trainer::leave_phase(const Phase& phase) {
   progress_.reset();
   state_.is_phase_complete = true;
@@ -301,7 +294,12 @@ void Trainer::leave_phase(const Phase& phase) {
   }
   unshard_experts(*model_);
   nn::set_batch_shard(*model_, {});
-  if (in_memory() && is_restored_later(state_.phase)) {
+  const bool is_used_later = std::ranges::any_of(plan_, [&](const PhasePlan& plan) {
+    const EntryConfig& entry = plan.config.on_entry;
+    return entry.restore == state_.phase ||
+           (entry.prune && entry.prune->pretrained == state_.phase);
+  });
+  if (in_memory() && is_used_later) {
     PhaseSnapshot& ended =
         phase_snapshots_[state_.phase] = {model_->config(), state_of(*model_), classes_};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();

@@ -28,7 +28,7 @@ class ConfusionMatrix {
   int64_t num_images(int64_t label) const;
 
  private:
-  std::map<int64_t, std::map<int64_t, int64_t>> counts_;  ///< By true, then by predicted class.
+  std::map<std::pair<int64_t, int64_t>, int64_t> counts_;  ///< By true and predicted class.
 };
 
 /// Metrics by name; a dot in a name makes an object in JSON.

@@ -322,8 +322,6 @@ class Optimizer {
                        NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const ParamGroup& part);
   bool is_local(const Entry& entry) const;
-  /// Returns whether it is a slot of a parameter that another process updates.
-  bool is_remote(const std::string& slot) const;
   void step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const;
 
   void for_entries(const auto& use) const {
@@ -431,19 +429,14 @@ class GradientPhase : public Phase {
   /// Named scalar tensors on the network's device.
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Accumulates the gradients of a part times `fraction`; returns the part's loss and terms.
-  /// The last part of a batch completes the gradients of all processes.
-  Scalars accumulate(const Batch& part, const at::Generator& random, double fraction, bool last);
+  /// Accumulates the gradients of the batch's parts, the last of which completes those of all
+  /// processes; returns the means of the parts' losses and terms.
   Scalars accumulate(const Batch& batch);
   /// Returns a report whose metrics are late, and from this step on updates skip_ where they tell.
   StepReport report_of(const Scalars& scalars);
   /// Returns the learning rate of the next update.
   double rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const;
   bool ends_with(double loss);
-  void advance(const Batch& batch);
-
-  /// Returns the generator of this step's forward pass, a function of run, phase and step.
-  at::Generator generator() const;
 
   PhasePlan plan_;
   const GradientConfig& config_;  ///< Part of plan_.

@@ -161,7 +161,6 @@ class Trainer {
   /// Returns the checkpoint of a teacher: of an earlier phase, or what is named.
   std::string teacher_checkpoint(const std::string& name) const;
   bool is_earlier_phase(const std::string& name) const;
-  bool is_restored_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
   /// Evaluates on the splits that are due; ends early where the run is stopped.

@@ -28,7 +28,8 @@ std::string default_replacement(const Model& model) {
 }
 
 std::string replacement_problem(const Model& model, const std::string& replace) {
-  const bool can_reroute = model.num_members() == 1 && !model.setting_paths().pruned_selection.empty();
+  const bool can_reroute =
+      model.num_members() == 1 && !model.setting_paths().pruned_selection.empty();
   const bool can_merge = !model.setting_paths().merged_into.empty();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;

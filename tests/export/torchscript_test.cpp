@@ -103,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "rounded_groups", .group_size = 15, .router = R"({"dispatcher":
             {"capacity_factor": 0.8, "capacity_rounding": "round",
              "capacity_multiple_of": 1}})"},
-        Variant{.name = "rerouted", .kept = {1, 2, 4}, .router = R"({"pruned_selection": "reroute"})"},
+        Variant{
+            .name = "rerouted", .kept = {1, 2, 4}, .router = R"({"pruned_selection": "reroute"})"},
         Variant{.name = "rerouted_selected",
                 .kept = {0, 5},
                 .router = R"({"pruned_selection": "reroute", "gate": "softmax_selected",

@@ -73,8 +73,8 @@ struct SettingPaths {
   std::string classes = {};
   std::string image_size = {};
   std::string channels = {};
-  std::string kept_experts = {};  ///< Experts that pruning kept.
-  std::string merged_into = {};   ///< Experts that others were merged into; empty: none can be.
+  std::string kept_experts = {};      ///< Experts that pruning kept.
+  std::string merged_into = {};       ///< Experts that others were merged into; empty: none can be.
   std::string pruned_selection = {};  ///< Treatment of removed experts; empty: it cannot be set.
 };
 

@@ -110,7 +110,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
              resume_command(arguments, out));
     if (processes == nullptr) return;
     log_info("the run can be resumed with any number of processes{}",
-             processes->config().experts == 1
+             processes->config().expert_parallel_size == 1
                  ? ""
                  : " that --expert-parallel divides; with one, leave the option out");
     return;

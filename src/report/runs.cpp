@@ -278,7 +278,7 @@ class RunsCheck {
     }
     std::set<std::pair<std::string, std::string>> ratios;
     for (const RatioConfig& ratio : config_.ratios) {
-      known(final_, ratio.of, where({"ratios"}));
+      known(final_, ratio.source_metric, where({"ratios"}));
       ratios.emplace(ratio.name, ratio.metric);
     }
     for (const auto& [row, metrics] : config_.paper) {

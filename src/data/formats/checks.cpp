@@ -129,7 +129,7 @@ void fill_rows_info(DatasetInfo& info, int64_t width) {
 std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
                                                 const std::string& split, const fs::path& folder) {
   if (!files.file.empty() && split == "test") return {};
-  FileVerification result{files.of(split), folder / files.of(split), ""};
+  FileVerification result{files.file_of(split), folder / files.file_of(split), ""};
   try {
     format_of(spec).open(spec, info_from_spec(spec, split), folder);
   } catch (const Error& error) {

@@ -80,7 +80,7 @@ struct SplitFiles {
   int64_t seed = 1;
 
   /// Returns the name of the file with `split`, "train" or "test".
-  const std::string& of(const std::string& split) const {
+  const std::string& file_of(const std::string& split) const {
     return !file.empty() ? file : split == "train" ? train : test;
   }
 };

@@ -224,7 +224,7 @@ ConfigProblem check_table(const DatasetSpec& spec) {
 std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo info,
                                           const fs::path& folder) {
   const TableConfig& config = table_of(spec);
-  const fs::path path = folder / config.of(info.split);
+  const fs::path path = folder / config.file_of(info.split);
   Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
                                                    : read_csv_table(path, config, spec.classes);
   const int64_t count = table.x_Nd.size(0), width = table.x_Nd.size(1);

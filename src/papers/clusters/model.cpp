@@ -279,7 +279,7 @@ SettingPaths ImageMoE::setting_paths() const {
 }
 
 void ImageMoE::reset_head(int64_t classes) {
-  for (int64_t slot = 0; slot < experts->count(); ++slot) {
+  for (int64_t slot = 0; slot < experts->num_experts(); ++slot) {
     experts->network(slot)->reset_head(classes);
   }
   if (!moe.is_empty() && moe->replacement_outputs.defined()) {

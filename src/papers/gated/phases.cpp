@@ -117,7 +117,7 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
   const int64_t width = mixture->options().width;
   if (batch < width) {
     log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
-                locations.of({"batch_size", "num_samples"}), phase.name, batch, width);
+                locations.find({"batch_size", "num_samples"}), phase.name, batch, width);
   }
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(

@@ -39,12 +39,12 @@ void describe(auto& f, EmbeddingsSettings& c) {
   f("embeddings", c.embeddings, "files of texts already embedded; null: refused");
 }
 
-const EmbeddingsSettings& settings_of(const DatasetSpec& spec) {
+const EmbeddingsSettings& embeddings_settings(const DatasetSpec& spec) {
   return spec.format.as<EmbeddingsSettings>();
 }
 
 const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
-  return *settings_of(spec).embeddings;
+  return *embeddings_settings(spec).embeddings;
 }
 
 /// The tensors of a file, each checked before it is read, and the names in its metadata.
@@ -108,7 +108,7 @@ void check_same_names(const fs::path& one, const fs::path& other) {
 }
 
 ConfigProblem check_embeddings(const DatasetSpec& spec) {
-  const bool given = settings_of(spec).embeddings.has_value();
+  const bool given = embeddings_settings(spec).embeddings.has_value();
   return first_problem({ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
                         no_images_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
@@ -138,7 +138,8 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
         rows_of_split({config, "embeddings.split", "text"}, info.split, count, path);
     for_each_tensor(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
   }
-  const int64_t classes = std::ssize(info.classes), expected = settings_of(spec).num_classes;
+  const int64_t classes = std::ssize(info.classes),
+                expected = embeddings_settings(spec).num_classes;
   if (expected > 0 && classes != expected) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}", path.string(), classes, spec.name,
          expected);
@@ -147,7 +148,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
 }
 
 void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
-  count_classes(info, settings_of(spec).num_classes);
+  count_classes(info, embeddings_settings(spec).num_classes);
   fill_rows_info(info, config_of(spec).width);
 }
 

@@ -152,9 +152,9 @@ TEST_F(HeldOutImageFolder, EveryClassGivesItsLastImages) {
   EXPECT_EQ(open_dataset(name, "train")->size(), 16);
   EXPECT_EQ(open_dataset(name, "train+validation")->size(), 20);
   EXPECT_EQ(open_dataset(name, "test")->size(), 2);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(DatasetSource(name).verify()[0].name, "train: 20 of 20") << "all files are verified";
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(HeldOutImageFolder, AFolderTestMakesValTheValidationSplit) {

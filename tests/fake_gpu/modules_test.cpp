@@ -44,7 +44,7 @@ struct TinyRun {
 
   RunConfig config;
   std::shared_ptr<Model> model;
-  Datasets datasets{train_test::open_tiny};
+  DatasetCache datasets{train_test::open_tiny};
   PhasePlan plan;
   std::optional<GradientPhase> phase;
 };

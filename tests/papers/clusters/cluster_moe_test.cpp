@@ -346,14 +346,14 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config = small_mixture();
   config.router->num_selected_experts = 5;
   EXPECT_EQ(config_problem(config).text,
-            "router.num_selected_experts is 5, but there are 4 experts");
+            "router.num_selected_experts is 5, but there are 4 experts; choose at most 4");
   config = small_mixture();
   config.router->kept_experts = {1, 4};
   EXPECT_EQ(config_problem(config).text,
             "router.kept_experts must be ascending experts below 4, at least one");
   config = small_mixture();
   config.router->threshold = 0.5;
-  EXPECT_EQ(config_problem(config).text, "router.threshold is for the router adaptive");
+  EXPECT_EQ(config_problem(config).text, "router.threshold is for the router adaptive; leave it out");
   config.router->name = kAdaptive;
   EXPECT_EQ(config_problem(config).text,
             "router.gate is 'logit', but the router adaptive has no gates; set it to 'one'");

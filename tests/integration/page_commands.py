@@ -73,6 +73,7 @@ RUN_BY = {  # FILE:TEXT or a test
     "PythonEmbeddings.AreWrittenWholeOrNotAtAll": ("tools/python/make_embeddings.py *",),
     "Consumer.FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages": ("cmake --install *",),
     "Released.AreFetchedOnceAndImportedWithTheirConfiguration": ("moesaic import vmoe vmoe_*",),
+    "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),
     "RunGpu.ReportsEveryStageInOneLineAndNoneStopsTheOthers": ("OUT=results ./run_gpu.sh",),
 }
 NOT_RUN = {"downloads from a host that continuous integration does not reach": ("python3 -m nltk.downloader *",)}

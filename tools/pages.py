@@ -4,22 +4,29 @@
   tools/pages.py check               names every link to a file or a heading that is not there, and every number that
                                      the results file of its line in docs/claims.tsv does not have (tools/claims.py)
   tools/pages.py fill                writes the numbers of results files into the tables behind "<!-- results: FILE -->"
+  tools/pages.py links               asks the server of every external link, and names those that are dead (404, 410)
+                                     and those that cannot be checked (another error, or no network); exit code 1 where
+                                     one is dead, 2 where only others cannot be checked
   tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
   tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh
   tools/pages.py reference FOLDER    names every public class and function that has no comment, from Doxygen's XML
 """
+import concurrent.futures
 import json
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree as ElementTree
 
 import claims
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+EXTERNAL = re.compile(r"https?://[^\s()<>\"'`|\\]+(?<![.,;:*])")
 SETTINGS = """# Settings
 
 *Printed from the declarations of the settings (`tools/pages.py settings build/release/bin/moesaic`); `moesaic list
@@ -91,6 +98,32 @@ def check() -> int:
                 problems.append(f"{where}: {target.relative_to(ROOT)} has no heading '#{heading}'")
     print("\n".join(problems) or f"pages: links of {len(page_paths())} lead somewhere")
     return 1 if problems else 0
+
+
+def link_error(url: str) -> str:
+    """What a server says of an address; "" where the page is there, maybe after redirections."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"User-Agent": "moesaic"}), timeout=20):
+            return ""
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def links() -> int:
+    where: dict[str, str] = {}
+    for page in page_paths():
+        for number, (line, code) in enumerate(blocks(page.read_text(encoding="utf-8")), 1):
+            for url in [] if code else EXTERNAL.findall(re.sub(r"`[^`]*`", "", line)):
+                where.setdefault(url.partition("#")[0], f"{page.relative_to(ROOT)}:{number}")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        errors = {url: error for url, error in zip(where, pool.map(link_error, where)) if error}
+    dead = [url for url, error in errors.items() if error in ("404", "410")]
+    for url, error in errors.items():
+        print(f"{where[url]}: {url} {'is dead' if url in dead else 'cannot be checked'}: {error}")
+    print(f"links: {len(where)} external, {len(dead)} dead, {len(errors) - len(dead)} not checked")
+    return 1 if dead else 2 if errors else 0
 
 
 def row_of(*cells: str) -> str:
@@ -202,6 +235,8 @@ def main(words: list[str]) -> int:
         return check()
     if words == ["fill"]:
         return claims.fill(ROOT, page_paths())
+    if words == ["links"]:
+        return links()
     if len(words) == 2 and words[0] == "settings":
         return settings(words[1])
     if len(words) == 2 and words[0] == "site":

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds build/site: the project's Markdown by mkdocs-material and the reference of the public headers by Doxygen. A
-# dead link, a warning of either, or a public class or function without a comment ends it. Installs what it needs:
-# Doxygen, and Python wheels of exact versions into an environment of their own beside MOESAIC_VENV.
+# dead link, a warning of either, or a public class or function without a comment ends it. With --links, external links
+# are checked first (tools/pages.py links), whose exit code other than 0 ends it, too. Installs what it needs: Doxygen,
+# and Python wheels of exact versions into an environment of their own beside MOESAIC_VENV.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/env.sh
@@ -16,6 +17,11 @@ fail() { # TEXT
 }
 
 python3 tools/pages.py check
+case ${1:-} in
+  "") ;;
+  --links) python3 tools/pages.py links ;;
+  *) fail "unknown option '$1'; the option is --links" ;;
+esac
 command -v doxygen >/dev/null || tools/setup.sh doxygen || fail "Doxygen is missing and cannot be installed"
 
 complete=$VENV/.complete-$(sha256sum "$REQUIREMENTS" | cut -c 1-16)

@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands of the pages: page_commands.py PROGRAM FOLDER. Each page gets a home of its own in FOLDER, made by
 page_home.py, in which bash runs its commands in the order of the page as they are printed, but for PLACEHOLDERS and
-what COMPLETED adds. Those PLANNED get --dry-run, benchmarks MEASURE no row, and of the project's scripts and what is
-NOT_RUN only syntax, options and names are checked. Prints a line for each command that fails and for each pattern that
-no page needs, and how many commands there are."""
-import ast
+what SMALLER and COMPLETED change. Scripts run in a copy of the project (page_checkout.py), with stand-ins for the
+compilers, tests and installers of those that are BUILT. Those PLANNED get --dry-run, benchmarks MEASURE no row; all of
+these count as planned. RUN_BY names the test or the step of continuous integration that runs a command; the check fails
+where there is none of that name. Prints a line for each command that fails and for each pattern that no page needs, and
+how many commands were run in which way."""
+import collections
 import concurrent.futures
 import fnmatch
+import functools
+import http.server
 import json
 import os
 import pathlib
@@ -16,14 +20,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 
+import page_checkout
 import page_home
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pages  # noqa: E402
 
-PLACEHOLDERS = {"KEY": "phases.optimizer", "NAME": "quickstart", "RECIPE": "models/vmoe/recipes/smoke.json"}
+PLACEHOLDERS = {"KEY": "phases.optimizer", "NAME": "Pages.*", "RECIPE": "models/vmoe/recipes/smoke.json"}
 COMPLETED = {  # what a page names a part of, and what is added to run it
     "moesaic bench": "checkpoints/small --batch-sizes 1 --seconds 0",
     "moesaic bench checkpoints/small": "--batch-sizes 1 --seconds 0",
@@ -33,29 +39,51 @@ COMPLETED = {  # what a page names a part of, and what is added to run it
     "moesaic predict --input": "images.safetensors checkpoints/small --output named.safetensors",
     "moesaic prune --max-drop 0.01": "checkpoints/shoes --out fewer",
     "moesaic train": "models/vmoe/recipes/smoke.json --dry-run",
+    "python3 tools/python/lock.py": "requirements-site.txt",
+    "tools/frozen.py record build/frozen.json": "--only experiments/pmoe/figure3",
+    "tools/frozen.py check build/frozen.json": "--only experiments/pmoe/figure3",
+    "tools/python/runtimes.py moesaic checkpoints/quickstart/seed1/keep4-router-norm-change": "1",
 }
+SMALLER = {"smoke 'experiments/pmoe/*'": "experiments/pmoe/figure3",
+           "checkpoints/quickstart/seed1/keep4-router-norm-change": "checkpoints/quickstart"}
 PLANNED = {
-    "minutes to hours": ("moesaic reproduce *",),
+    "minutes to hours": ("moesaic reproduce *", "tools/quickstart.sh*"),
     "starts from a released checkpoint": ("moesaic train models/vmoe/recipes/imagenet.json *",),
     "10 000 images": ("moesaic train models/pmoe/recipes/wrn-pmoe-cifar10.json *",),
     "several processes": ("torchrun *", "mpirun *", "srun *"),
     "a build with CUDA": ("LD_PRELOAD=*/moesaic train *",),
 }
 MEASURE = {"minutes on all cores": ("moesaic bench [!c]*",)}
-NOT_RUN = {
-    "downloads": ("pip *", "python3 -m nltk.downloader *", ". tools/env.sh; * -m pip install *",
-                  "moesaic import vmoe vmoe_*", "moesaic import vit hf://*"),
-    "needs a Python with packages; python_test.cpp runs them": ("moesaic * small.pt2", "moesaic * small.onnx"),
-    "needs packages that are not installed": ('"$MOESAIC_VENV/bin/python" -c *',),
-    "writes outside of its home; consumer_test.cpp installs": ("cmake --install *",),
-    "changes the sources": ("git ls-files *",),
-    "a build with CUDA": ("LD_PRELOAD=*/tests_fake_gpu",),
-    "a bundle; bundle_test.cpp makes one": ("OUT=results ./run_gpu.sh", "./run_gpu.sh *"),
+BUILT = {"builds, tests or installs": (
+    "tools/test.sh ?*", "MOESAIC_*=* tools/*.sh*", "tools/sanitize.sh threads", "tools/coverage.sh", "tools/build.sh *",
+    "tools/setup.sh", "tools/bundle.sh *", "tests/fuzz/run.sh*", "git ls-files *", "pip install torch *",
+    ". tools/env.sh; * -m pip install *")}
+RUN_BY = {  # FILE:TEXT or a test
+    ".ci/run:tools/test.sh": ("tools/test.sh",),
+    ".ci/run:tools/sanitize.sh parsers": ("tools/sanitize.sh parsers",),
+    "tools/sanitize.sh:tests/fuzz/build.sh": ("tests/fuzz/build.sh",),
+    "tools/sanitize.sh:tests/fuzz/run.sh --seconds": ("tests/fuzz/run.sh --seconds 20",),
+    ".ci/run:tools/wheel.sh": ("tools/wheel.sh", "pip install ."),
+    ".ci/run:tools/site.sh": ("tools/site.sh",),
+    "tools/run_tests.py:tests_fake_gpu": ("LD_PRELOAD=*/tests_fake_gpu",),
+    "tools/frozen_program.py:from frozen_lists": ("tools/frozen_lists.py",),
+    "PythonServers.OfAProgramGiveTheNetworksClasses": ("moesaic * small.pt2",),
+    "PythonServers.OfOnnxGiveTheNetworksClasses": ("moesaic * small.onnx",),
+    "PythonOperators.PassGradcheckAndOpcheck": ("tests/python/operators_test.py",),
+    "PythonEmbeddings.AreWrittenWholeOrNotAtAll": ("tools/python/make_embeddings.py *",),
+    "Consumer.FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages": ("cmake --install *",),
+    "Released.AreFetchedOnceAndImportedWithTheirConfiguration": ("moesaic import vmoe vmoe_*",),
+    "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),
+    "RunGpu.ReportsEveryStageInOneLineAndNoneStopsTheOthers": ("OUT=results ./run_gpu.sh",),
 }
+NOT_RUN = {"downloads from a host that continuous integration does not reach": ("python3 -m nltk.downloader *",)}
+OF_VENV = {"needs the Python of tools/setup.sh": (
+    "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_synthetic_embeddings.py *",
+    "tools/python/runtimes.py *")}
 LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )|"
                       r"^LD_PRELOAD=.*/(?=moesaic )")
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")
-BUNDLED = re.compile(r"^(?:\w+=\S+ )*\./(run_gpu\.sh)(?= |$)")
+OF_CHECKOUT = re.compile(rf"{SCRIPT.pattern}|\. tools/|git |pip ")
 INLINE = re.compile(r"`((?:moesaic |(?:tools|tests)/)[^`]+)`")
 SHELL = re.compile(r"moesaic [a-z]|(torchrun|mpirun|srun|cmake|pip|python3|git|mkdir|export|\.) |\"\$|[A-Z_]+=\S+ |"
                    r"\./\w+\.sh")
@@ -82,48 +110,33 @@ def listed(table: dict[str, tuple[str, ...]], command: str) -> list[str]:
     return [pattern for patterns in table.values() for pattern in patterns if fnmatch.fnmatchcase(command, pattern)]
 
 
-def script_problem(script: pathlib.Path, command: str) -> str:
-    """What is wrong with a command that starts a script of the project, by the script's text; "" for nothing."""
-    if not script.exists():
-        return "there is no such script"
-    text = script.read_text(encoding="utf-8")
-    if script.suffix == ".py":
-        ast.parse(text)
-    elif (done := subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)).returncode:
-        return done.stderr.strip()
-    return ", ".join(f"{word} is not in the script" for word in shlex.split(command)
-                     if word.startswith("--") and word not in text)
+@functools.cache
+def is_there(place: str) -> bool:
+    """Whether a test, or a text in a file, that RUN_BY names is there."""
+    file, colon, text = place.partition(":")
+    if colon:
+        return re.search(rf"^[^#]*{re.escape(text)}", (ROOT / file).read_text(encoding="utf-8"), re.M) is not None
+    test = re.compile(r"^TEST(?:_F)?\(\s*{},\s*{}\)".format(*place.split(".")), re.M)
+    return any(test.search(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*_test.cpp"))
 
 
-def unrun_problem(command: str) -> str:
-    """What is wrong with a command that is not run; "" for nothing. Bash and Python must be able to read it, and the
-    scripts, variables, stages and targets that it names be there."""
-    if (done := subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)).returncode:
-        return done.stderr.strip()
-    words = shlex.split(command)
-    if "-c" in words:
-        ast.parse(words[words.index("-c") + 1])
-    environment = (ROOT / "tools/env.sh").read_text(encoding="utf-8")
-    wrong = [f"tools/env.sh does not set {name}" for name in re.findall(r"\$(\w+)", command)
-             if not re.search(rf"^(?:export )?{name}\b", environment, re.M)]
-    if bundled := BUNDLED.match(command):
-        text = (ROOT / "tools/gpu" / bundled[1]).read_text(encoding="utf-8")
-        stages = re.search(r'^STAGES="(.*)"$', text, re.M)[1].split()
-        wrong += [f"{word} is neither an option nor a stage" for word in shlex.split(command[bundled.end():])
-                  if not (re.search(rf"^ +{word}\b.*\) ", text, re.M) or word in stages)]
-    if command.endswith("/tests_fake_gpu"):
-        targets = (ROOT / "tests/CMakeLists.txt").read_text(encoding="utf-8")
-        wrong += [] if "tests_fake_gpu" in targets else ["there is no such target"]
-    return ", ".join(wrong)
+def kind_of(command: str, environment: dict[str, str]) -> str:
+    """How a command is run."""
+    if listed(NOT_RUN, command) or (listed(OF_VENV, command) and not environment["PAGE_VENV"]):
+        return "not run"
+    if listed(RUN_BY, command):
+        return "run by another test"
+    planned = listed(PLANNED, command) or listed(MEASURE, command) or listed(BUILT, command) or "--dry-run" in command
+    return "planned" if planned else "run"
 
 
 def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> str:
     """What is wrong with a command, "" for nothing."""
-    if script := SCRIPT.match(command):
-        return script_problem(ROOT / script[1], command)
     for name, value in PLACEHOLDERS.items():
         command = re.sub(rf"\b{name}\b", value, command)
     command += f" {COMPLETED[command]}" if command in COMPLETED else ""
+    for words, value in SMALLER.items():
+        command = command.replace(words, value)
     if listed(PLANNED, command) or "--dry-run" in command:  # by the recipes as they are
         processes = LAUNCHER.match(command)
         command = LAUNCHER.sub("", command).replace(" --resume", "").replace(" --device cuda", "")
@@ -139,6 +152,13 @@ def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> st
     if listed(MEASURE, command):
         command = re.sub(r" --rows \S+", "", command) + " --rows none"
         environment = {**environment, "MOESAIC_HOME": str(ROOT)}
+    if OF_CHECKOUT.match(command):
+        if not (home / "checkout").exists():
+            shutil.copytree(home.parent / "scripts/checkout", home / "checkout", symlinks=True)
+            (home / "checkout/checkpoints/quickstart").symlink_to(home / "checkpoints/small")
+        environment = {**environment, "MOESAIC_HOME": str(home / "checkout"),
+                       "PATH": f"{home.parent}/scripts/stubs:{environment['PATH']}"}
+        home /= "checkout"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=home, env=environment, capture_output=True,
                           text=True, check=False)
     if command.endswith(" --rows none") and "has no row like 'none'" in done.stderr:
@@ -147,32 +167,53 @@ def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> st
 
 
 def try_page(page: pathlib.Path, base: pathlib.Path, home: pathlib.Path, environment: dict[str, str]):
-    """Returns the commands of a page, each with its problem."""
+    """Returns the commands of a page, each with how it is run and its problem."""
     text = page.read_text(encoding="utf-8")
-    tried = {command: "" for command in commands(text)}
+    tried = {command: (kind_of(command, environment), "") for command in commands(text)}
     shutil.copytree(base, home, symlinks=True)
     for name, content in documents(text):
         page_home.write(home / name, page_home.few(json.loads(content)))
     environment = {**environment, "MOESAIC_HOME": str(home), "PATH": f"{home}/bin:{environment['PATH']}"}
-    for command in tried:
-        tried[command] = (unrun_problem(command) if listed(NOT_RUN, command) else problem(command, home, environment))
+    for command, (kind, _) in tried.items():
+        if kind in ("run", "planned"):
+            tried[command] = kind, problem(command, home, environment)
     return tried
+
+
+class Hub(http.server.SimpleHTTPRequestHandler):
+    """The files of a folder, without a line for each request."""
+
+    def log_message(self, *_):
+        pass
 
 
 def main(program: str, folder: pathlib.Path) -> int:
     base = folder / "base"
     environment = page_home.make(base, ROOT, program)
+    environment |= page_checkout.make(folder / "scripts", program)
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    venv = pathlib.Path(os.environ.get("MOESAIC_VENV") or cache / "moesaic/venv")
+    environment["MOESAIC_VENV"] = str(venv)
+    environment["PAGE_VENV"] = str(venv) if (venv / "bin/pip").exists() else ""
+    environment["PATH"] = f"{venv}/bin:{environment['PATH']}"
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Hub, directory=str(base / "hub")))
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "no_proxy": "127.0.0.1"}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
         tried = {page.relative_to(ROOT): pool.submit(try_page, page, base, folder / str(number), environment)
                  for number, page in enumerate(pages.page_paths())}
-    results = [(page, command, wrong) for page, done in tried.items() for command, wrong in done.result().items()]
-    failed = [f"{page}: {command}: {wrong}" for page, command, wrong in results if wrong]
-    tables = {**{f"planned: {reason}": listing for reason, listing in PLANNED.items()}, **MEASURE, **NOT_RUN,
-              "completed": tuple(COMPLETED)}
-    needed = {pattern for _, command, _ in results for pattern in listed(tables, command)}
+    results = [(page, command, kind, wrong) for page, done in tried.items()
+               for command, (kind, wrong) in done.result().items()]
+    failed = [f"{page}: {command}: {wrong}" for page, command, _, wrong in results if wrong]
+    failed += [f"there is no {place}, which is to run a command of a page" for place in RUN_BY if not is_there(place)]
+    tables = {**{f"planned: {reason}": listing for reason, listing in PLANNED.items()}, **MEASURE, **BUILT, **RUN_BY,
+              **NOT_RUN, **OF_VENV, "completed": tuple(COMPLETED)}
+    needed = {pattern for _, command, _, _ in results for pattern in listed(tables, command)}
     failed += [f"no page has a command '{pattern}'" for patterns in tables.values() for pattern in patterns
                if pattern not in needed]
-    print("\n".join(failed + [f"{len(results)} commands, {len(failed)} problems"]))
+    counts = collections.Counter(kind for _, _, kind, _ in results)
+    counted = ", ".join(f"{counts[kind]} {kind}" for kind in ("run", "planned", "run by another test", "not run"))
+    print("\n".join(failed + [f"{len(results)} commands: {counted}; {len(failed)} problems"]))
     return 1 if failed else 0
 
 

@@ -93,7 +93,8 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
             write(home / f"photos/{split}/{'cat' if i % 2 else 'dog'}/{i}.png", png(32, i))
     for name in ("shoe.png", "shoe.jpg", "more/one.jpg"):
         write(home / name, png(28, 3))
-    write(home / "vit_small/model.safetensors", vit())
+    for name in ("vit_small", "hub/google/vit-base-patch16-224/resolve/main"):
+        write(home / name / "model.safetensors", vit())
     write(home / "images.safetensors", tensors({"images": ("F32", [8, 1, 28, 28], bytes(4 * 8 * 784))}))
     numbers = random.Random(1)
     rows = [",".join(f"{numbers.gauss(0, 1):.4f}" for _ in range(5)) for _ in range(200)]
@@ -134,9 +135,17 @@ def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]
             content.pop("num_images", None)
         write(home / source.relative_to(root), content)
     shutil.copytree(root / "checkpoints", home / "checkpoints")
+    (home / "moesaic").symlink_to(program)  # a bundle's
+    for name in ("run_gpu.sh", "compare.py"):
+        place = home / name if name == "run_gpu.sh" else home / "share/moesaic/gpu" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / "tools/gpu" / name, place)
+    recipe = few(read(root / "tools/gpu/recipe.json"))
+    recipe["phases"][0]["data"] = "fashion-mnist"
+    write(home / "share/moesaic/gpu/recipe.json", recipe)
     make_data(home, root)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MOESAIC_DATA": "",
-                   "MOESAIC_HOME": str(home)}
+                   "MOESAIC_DEVICE": "cpu", "MOESAIC_HOME": str(home)}
     for command in TRAINED:
         subprocess.run([program, *command.split()], cwd=home, env=environment, check=True, capture_output=True)
     for name in ("checkpoints/quickstart", "before", "after"):

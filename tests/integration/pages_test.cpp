@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <iostream>
 #include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "data/http_server.h"
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/base/file.h"
@@ -91,6 +93,44 @@ TEST(Pages, SettingsAreThoseOfTheProgram) {
       << "write the page anew: tools/pages.py settings PROGRAM > docs/settings.md";
 }
 
+class Links : public ProgramTest {};
+
+TEST_F(Links, ToOtherServersAreCheckedByTheirAnswers) {
+  test::HttpServer server({{"there", {'1'}}});
+  server.answer_by([&](const std::string& request) {
+    return request.starts_with("GET /moved ")
+               ? "HTTP/1.1 301 Moved\r\nContent-Length: 0\r\nLocation: " + server.url() +
+                     "there\r\n\r\n"
+           : request.starts_with("GET /busy ")
+               ? std::string("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+               : "";
+  });
+  fs::create_directories(path("tools"));
+  for (const char* tool : {"tools/pages.py", "tools/claims.py"}) {
+    write(tool, read_text(source_path(tool)));
+  }
+  ASSERT_EQ(run_command({"git", "init", "--quiet", text_path("")}).exit_code, 0);
+  const auto check = [&](const std::string& last) {
+    const std::string url = server.url();
+    write("README.md", "# Links\n\n[a](" + url + "there#part), [b](" + url + "moved) and\n<" + url +
+                           last + ">.\n\n    " + url + "code\n");
+    return run_command(
+        {"env", "no_proxy=127.0.0.1", "python3", text_path("tools/pages.py"), "links"});
+  };
+  const auto good = check("there");
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(good.out, "links: 2 external, 0 dead, 0 not checked\n");
+  const auto dead = check("gone");
+  EXPECT_EQ(dead.exit_code, 1) << dead.err;
+  EXPECT_EQ(dead.out, "README.md:4: " + server.url() +
+                          "gone is dead: 404\nlinks: 3 external, 1 dead, 0 not checked\n");
+  const auto busy = check("busy");
+  EXPECT_EQ(busy.exit_code, 2) << busy.err;
+  EXPECT_EQ(busy.out,
+            "README.md:4: " + server.url() +
+                "busy cannot be checked: 503\nlinks: 3 external, 0 dead, 1 not checked\n");
+}
+
 class PageCommands : public ProgramTest {};
 class Claims : public ProgramTest {
  protected:
@@ -151,7 +191,8 @@ TEST_F(PageCommands, AreRunOrListedWithAReason) {
   fs::create_directories(path("pages"));
   const auto tried = run_command({"python3", source_path("tests/integration/page_commands.py"),
                                   MOESAIC_PROGRAM, text_path("pages")});
-  EXPECT_EQ(tried.exit_code, 0) << tried.out << tried.err;
+  EXPECT_EQ(tried.exit_code, 0) << tried.err;
+  std::cout << tried.out;
 }
 
 TEST(Pages, FilesThatCommandsNameAreThere) {

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints docs/deploying.md's table: a network's file, milliseconds of a forward pass and peak memory of the process in
 four runtimes in turn on all cores of this process: medians of rounds, so that other work disturbs all alike.
-  tools/python/runtimes.py PROGRAM RUN    # PyTorch and ONNX Runtime are $MOESAIC_PYTHON's or those of tools/setup.sh"""
+  tools/python/runtimes.py PROGRAM RUN [ROUNDS]    # 7 rounds, where a runtime has a second for each batch
+PyTorch and ONNX Runtime are those of $MOESAIC_PYTHON, else those of tools/setup.sh."""
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import tempfile
 import time
 
 BATCHES = (1, 32)
-ROUNDS, SECONDS = 7, 1.0
+SECONDS = 1.0
 RUNTIMES = {"moesaic": ("safetensors", ".safetensors"), "LibTorch, `.pt2`": ("pt2", ".pt2"),
             "PyTorch, TorchScript": ("torchscript", ".ts.pt"), "ONNX Runtime": ("onnx", ".onnx")}
 THREADS = len(os.sched_getaffinity(0))
@@ -73,7 +74,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[list[float], i
     return found if isinstance(found, list) else [row["median_ms"] for row in found["rows"]], usage.ru_maxrss * 1024
 
 
-def main(program: str, network: str) -> None:
+def main(program: str, network: str, num_rounds: str = "7") -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
     with tempfile.TemporaryDirectory() as folder:
         commands = {}
@@ -84,7 +85,8 @@ def main(program: str, network: str) -> None:
             commands[name] = file, [program, "bench", file, "--json", "--seconds", str(SECONDS), "--batch-sizes",
                                     batches] if form in ("safetensors", "pt2") else \
                 [python(), __file__, "--measure", file]
-        rounds = [{name: run(command, environment) for name, (_, command) in commands.items()} for _ in range(ROUNDS)]
+        rounds = [{name: run(command, environment) for name, (_, command) in commands.items()}
+                  for _ in range(int(num_rounds))]
         print("| runtime | file | ms, 1 image | ms, 32 images | peak memory |\n|---|---:|---:|---:|---:|")
         for name, (file, _) in commands.items():
             times = [statistics.median(one[name][0][i] for one in rounds) for i in range(len(BATCHES))]
@@ -93,6 +95,6 @@ def main(program: str, network: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     measure(sys.argv[2]) if sys.argv[1] == "--measure" else main(*sys.argv[1:])

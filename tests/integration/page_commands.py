@@ -63,7 +63,6 @@ RUN_BY = {  # FILE:TEXT or a test
     ".ci/run:tools/sanitize.sh parsers": ("tools/sanitize.sh parsers",),
     "tools/sanitize.sh:tests/fuzz/build.sh": ("tests/fuzz/build.sh",),
     "tools/sanitize.sh:tests/fuzz/run.sh --seconds": ("tests/fuzz/run.sh --seconds 20",),
-    ".ci/run:tools/wheel.sh": ("tools/wheel.sh", "pip install ."),
     ".ci/run:tools/site.sh": ("tools/site.sh",),
     "tools/run_tests.py:tests_fake_gpu": ("LD_PRELOAD=*/tests_fake_gpu",),
     "tools/frozen_program.py:from frozen_lists": ("tools/frozen_lists.py",),
@@ -76,7 +75,10 @@ RUN_BY = {  # FILE:TEXT or a test
     "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),
     "RunGpu.ReportsEveryStageInOneLineAndNoneStopsTheOthers": ("OUT=results ./run_gpu.sh",),
 }
-NOT_RUN = {"downloads from a host that continuous integration does not reach": ("python3 -m nltk.downloader *",)}
+NOT_RUN = {
+    "downloads from a host that continuous integration does not reach": ("python3 -m nltk.downloader *",),
+    "builds the library a second time, 20 minutes on two cores": ("tools/wheel.sh", "pip install ."),
+}
 OF_VENV = {"needs the Python of tools/setup.sh": (
     "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_synthetic_embeddings.py *",
     "tools/python/runtimes.py *")}

@@ -42,7 +42,7 @@ TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
     EXPECT_EQ(warnings_of_pruning(before, after), "");
     EXPECT_THAT(warnings_of_pruning(after, before),
                 AllOf(HasSubstr("warning: prune: --pretrained " + after.string()),
-                      HasSubstr("looks newer than --finetuned"), HasSubstr("swapped?")));
+                      HasSubstr("looks newer than --finetuned"), HasSubstr("swap the two")));
   }
 }
 

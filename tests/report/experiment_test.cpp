@@ -188,7 +188,8 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"criteria=[\"randon\"]",
        "'criteria.0' cannot be the string \"randon\"; did you mean 'random'?"},
-      {"recover.data=three", "recover.data is 'three', but the last phase of train was on 'two'"},
+      {"recover.data=three",
+       "recover.data is 'three', but the last phase of train was on 'two'; choose 'two'"},
       {"export.keep=1",
        "export is keep 1 by 'router-norm-change', which is not part of the sweep; choose "
        "export.keep=4, or export=null for none"},

@@ -72,7 +72,7 @@ TEST(ClassNamesRun, OtherNamesNeedANewHead) {
       error_of([&] { train_named(folder / "b", phase_on("b", "foreign"), init); }),
       AllOf(HasSubstr("usage: "),
             HasSubstr("phase 'b': 'foreign': the class 'cat' is not a class of the network; "
-                      "it has class 0, class 1, class 2; set \"on_entry\": {\"new_head\": "
+                      "the network has class 0, class 1, class 2; set \"on_entry\": {\"new_head\": "
                       "true} for a head of the data's classes")));
   EXPECT_FALSE(fs::exists(folder / "b"));
   train_named(folder / "b", phase_on("b", "foreign", true), init);

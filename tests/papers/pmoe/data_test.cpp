@@ -54,7 +54,7 @@ TEST(PatchPatterns, RefuseWhatNoVectorsHave) {
   };
   EXPECT_EQ(problem(0.3, 0.5, 4), "");
   EXPECT_THAT(problem(0.3, 0.5, 11), HasSubstr("an example has 10 patches"));
-  EXPECT_THAT(problem(0.0, 0.2, 4), HasSubstr("raise it above 0.25"));
+  EXPECT_THAT(problem(0.0, 0.2, 4), HasSubstr("choose a delta_r above 0.25"));
   EXPECT_THAT(problem(0.3, 0.7, 4), HasSubstr("no unit vector"));
   EXPECT_EQ(problem(0.0, 0.2, 1), "") << "without close patterns there is nothing to reach";
 }

@@ -234,7 +234,7 @@ void add_train(CLI::App& app, int& exit_code) {
            fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
   verb->add_option(
           "--expert-parallel", arguments->expert_parallel,
-          "number of processes over which experts are sharded (parallel.expert_parallel_size)")
+          "number of processes that shard experts (expert_parallel_size)")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

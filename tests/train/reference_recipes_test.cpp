@@ -171,7 +171,7 @@ TEST(ReferenceRecipes, ClustersOfLanguages) {
 // Algorithm 1 and theorem 4.2 of the same paper, as printed.
 TEST(ReferenceRecipes, ClustersAsPrinted) {
   expect_given("clusters/recipes/setting1-printed.json",
-               {{"/model/scalar", true},
+               {{"/model/has_scalar_output", true},
                 {"/model/bias", false},
                 {"/model/init", "normal"},
                 {"/model/router/gate", "softmax_all"},

@@ -69,7 +69,7 @@ RUN_BY = {  # FILE:TEXT or a test
     "PythonServers.OfAProgramGiveTheNetworksClasses": ("moesaic * small.pt2",),
     "PythonServers.OfOnnxGiveTheNetworksClasses": ("moesaic * small.onnx",),
     "PythonOperators.PassGradcheckAndOpcheck": ("tests/python/operators_test.py",),
-    "PythonEmbeddings.AreWrittenWholeOrNotAtAll": ("tools/python/make_embeddings.py *",),
+    "PythonEmbeddings.AreWrittenCompletelyOrNotAtAll": ("tools/python/make_embeddings.py *",),
     "Consumer.FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages": ("cmake --install *",),
     "Released.AreFetchedOnceAndImportedWithTheirConfiguration": ("moesaic import vmoe vmoe_*",),
     "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),

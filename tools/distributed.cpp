@@ -44,7 +44,7 @@ struct Ending {
 
 [[noreturn]] void end(const ProcessMesh& processes, int exit_code) {
   processes.shut_down_after_failure();
-  // Threads of collectives that wait for lost processes would hold up an ordinary end.
+  // Threads of collectives that wait for failed processes would hold up an ordinary end.
   std::_Exit(exit_code);
 }
 

@@ -43,8 +43,9 @@ void add_plot(CLI::App& app, int& /*exit_code*/) {
   add_text(*verb, "--out", arguments->out, "FILE",
            "figure to draw, which ends in .png or .svg; its gnuplot script and data are written "
            "beside it (runs.png)");
-  verb->add_flag("--experts", arguments->experts,
-                 "load of each expert over the steps of one run, a heat map for each MoE layer");
+  verb->add_flag(
+      "--experts", arguments->experts,
+      "draw the load of each expert over the steps of one run, a heat map for each MoE layer");
   verb->callback([arguments] { plot(*arguments); });
 }
 

@@ -232,9 +232,8 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("N[,N...]");
   add_text(*verb, "--gpu", arguments->gpu, "NAME",
            fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
-  verb->add_option(
-          "--expert-parallel", arguments->expert_parallel,
-          "number of processes that shard experts (expert_parallel_size)")
+  verb->add_option("--expert-parallel", arguments->expert_parallel,
+                   "number of processes that shard experts (expert_parallel_size)")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

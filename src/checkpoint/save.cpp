@@ -166,6 +166,8 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
   StagedDirectory staged(folder);
   WrittenShard part;
   if (write_model) {
+    if (!checkpoint.optimizer.empty())
+      fail_usage("a model that is written by a function has no optimizer");
     part.files[kModelFile] = write_model(staged.path() / kModelFile);
   } else {
     part = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});

@@ -164,15 +164,15 @@ class Loader::State {
  private:
   /// With mixup, images are made too that those of the places are mixed with.
   void choose_places() {
-    made_ = options.batch_indices;
+    selected_indices_ = options.batch_indices;
     if (options.batch_indices.empty() || options.augment.mixup <= 0) return;
     std::map<int64_t, int64_t> row;
     for (const int64_t place : options.batch_indices)
       row[place] = row[(place + 1) % options.batch_size] = 0;
-    made_.clear();
+    selected_indices_.clear();
     for (auto& [place, index] : row) {
-      index = static_cast<int64_t>(made_.size());
-      made_.push_back(place);
+      index = static_cast<int64_t>(selected_indices_.size());
+      selected_indices_.push_back(place);
     }
     std::vector<int64_t> own, next;
     for (const int64_t place : options.batch_indices) {
@@ -184,7 +184,9 @@ class Loader::State {
   }
 
   /// Returns whether of a batch of `count` examples only some are made.
-  bool takes_places(int64_t count) const { return !made_.empty() && count == options.batch_size; }
+  bool takes_places(int64_t count) const {
+    return !selected_indices_.empty() && count == options.batch_size;
+  }
 
   /// A batch of which threads make pieces: ranges of its examples.
   struct Assembly {
@@ -194,7 +196,7 @@ class Loader::State {
       first = batch.position * state.options.batch_size;
       count = whole_count = std::min(state.options.batch_size, state.images - first);
       if (state.takes_places(count)) {
-        count = static_cast<int64_t>(state.made_.size());
+        count = static_cast<int64_t>(state.selected_indices_.size());
         batch.own_rows = state.own_rows_;
         batch.next_rows = state.next_rows_;
       }
@@ -341,7 +343,8 @@ class Loader::State {
     std::map<int64_t, std::string> replaced;
     for (int64_t i = assembly.begin(piece); i < assembly.begin(piece + 1); ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return;
-      const int64_t place = assembly.first + (assembly.whole() ? i : made_[static_cast<size_t>(i)]);
+      const int64_t place =
+          assembly.first + (assembly.whole() ? i : selected_indices_[static_cast<size_t>(i)]);
       CounterRng rng = augment_rng(options.seed, batch.epoch, place);
       int64_t index = index_at(order, batch.epoch, place);
       while (const auto problem = try_read(index, rng, bytes.data())) {
@@ -376,7 +379,7 @@ class Loader::State {
     };
     at::Tensor rows, made;
     if (part && order) rows = rows_of(order->data() + begin, count);
-    if (!assembly.whole()) made = rows_of(made_.data(), std::ssize(made_));
+    if (!assembly.whole()) made = rows_of(selected_indices_.data(), std::ssize(selected_indices_));
     for_each_tensor(taken, [&](at::Tensor& tensor) {
       if (part) tensor = order ? tensor.index_select(0, rows) : tensor.narrow(0, begin, count);
       if (made.defined()) tensor = tensor.index_select(0, made);
@@ -402,8 +405,8 @@ class Loader::State {
 
   DatasetInputs inputs_;
   ImageTransform transform_;
-  std::vector<int64_t> made_;        ///< Places that are made; empty: all.
-  at::Tensor own_rows_, next_rows_;  ///< See Batch.
+  std::vector<int64_t> selected_indices_;  ///< Places that are made; empty: all.
+  at::Tensor own_rows_, next_rows_;        ///< See Batch.
   EpochOrders orders_;
   int64_t ahead_limit_;
 

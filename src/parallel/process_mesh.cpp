@@ -32,7 +32,7 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-/// How long it may take to find out which process was lost.
+/// How long it may take to find out which process failed.
 constexpr std::chrono::seconds kFailureTimeout(8);
 
 using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;

@@ -131,7 +131,7 @@ void warn_of_idle_router(const SettingLocations& locations, const Model& model) 
       if (!idle || !parameters[name].is_same(block.layer->router->weight)) continue;
       log_warning(
           "{0}: phase '{1}': the router's gates are 1, so {2} gets no gradient; add {2} to "
-          "'frozen', or choose token_choice with the gate softmax_all",
+          "'frozen', or, in a model with token choice, set the gate softmax_all",
           locations.find_in_model(model.setting_paths().router_name, "trainable"),
           locations.phase().name, name);
       return;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "moesaic/train/evaluate.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

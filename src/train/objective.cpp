@@ -60,7 +60,7 @@ at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targe
                               log_mean_exp(at::log_sigmoid(-logits_BMC)), targets_BC);
 }
 
-ClassificationLoss is_ensemble_loss(ClassificationLoss loss, const std::string& of_one_network) {
+ClassificationLoss ensemble_loss_of(ClassificationLoss loss, const std::string& of_one_network) {
   loss.description += ", of each member of an ensemble; evaluated on their mean probabilities";
   loss.is_ensemble_loss = true;
   loss.counterpart = of_one_network;
@@ -109,8 +109,8 @@ Registry<ClassificationLoss>& classification_losses() {
         "loss", {{"softmax", softmax},
                  {"softmax_twice", twice},
                  {"sigmoid", sigmoid},
-                 {"ensemble_softmax", is_ensemble_loss(softmax, "softmax")},
-                 {"ensemble_sigmoid", is_ensemble_loss(sigmoid, "sigmoid")}});
+                 {"ensemble_softmax", ensemble_loss_of(softmax, "softmax")},
+                 {"ensemble_sigmoid", ensemble_loss_of(sigmoid, "sigmoid")}});
   }();
   return registry;
 }
@@ -118,11 +118,11 @@ Registry<ClassificationLoss>& classification_losses() {
 at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
                            const Targets& targets) {
   const int64_t members = members_of(name, logits, targets);
-  Targets row_losses = targets;
-  for (at::Tensor* tensor : {&row_losses.labels, &row_losses.soft_labels}) {
+  Targets row_targets = targets;
+  for (at::Tensor* tensor : {&row_targets.labels, &row_targets.soft_labels}) {
     if (members > 1 && tensor->defined()) *tensor = tensor->repeat_interleave(members, 0);
   }
-  return classification_losses().at(name).row_losses(logits.to(at::kFloat), row_losses);
+  return classification_losses().at(name).row_losses(logits.to(at::kFloat), row_targets);
 }
 
 at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,

@@ -2,6 +2,8 @@
 // Start of a run: the network that it starts with, then what the Trainer does before the first
 // step.
 
+#include "moesaic/train/run_plan.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>

@@ -187,7 +187,7 @@ TEST_F(Catalog, VerifyNeedsFilesAndAName) {
               HasSubstr("'tiny'"));
 }
 
-TEST(Outline, KnowsEverythingButPixels) {
+TEST(DatasetMetadata, HasEverythingButPixels) {
   const auto imagenet = DatasetSource("imagenet").open_metadata("train");
   EXPECT_EQ(imagenet->size(), 1268355) << "99 % of 1281167";
   EXPECT_EQ(imagenet->info().classes.size(), 1000u);

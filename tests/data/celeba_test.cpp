@@ -243,10 +243,10 @@ TEST_F(CelebASpurious, NumbersMayBeGivenAndArePlannedWith) {
   EXPECT_EQ(open(few)->size(), 40);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(few, "test"); }),
               HasSubstr("'faces': num_images.test is 17, but its smallest group allows 16"));
-  const auto outline =
+  const auto metadata =
       DatasetSource((folder_.path() / "faces.json").string()).open_metadata("train");
-  EXPECT_EQ(outline->size(), 40);
-  EXPECT_THAT(outline->info().groups, ElementsAre("Blond", "Black"));
+  EXPECT_EQ(metadata->size(), 40);
+  EXPECT_THAT(metadata->info().groups, ElementsAre("Blond", "Black"));
 }
 
 TEST_F(CelebASpurious, SaysWhatIsMissing) {

@@ -319,7 +319,7 @@ TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
       "place or link the files at " + text_path("none/imagenet") + ": train/, val/");
 }
 
-TEST_F(BadInput, DataThatIsNowhereIsBlamedOnItsArgument) {
+TEST_F(BadInput, MissingDataNameTheirArgument) {
   expect_one_line_error(run_program({"eval", "x", "--data", "mnits"}), 2,
                         "--data: unknown dataset 'mnits' (a folder of images needs a slash in its "
                         "name); did you mean 'mnist'?");

@@ -383,7 +383,7 @@ TEST_F(Newcomer, AFileOfAnotherKindIsWrongUseInEveryVerb) {
   }
 }
 
-TEST_F(Newcomer, TheArgumentIsBlamed) {
+TEST_F(Newcomer, ErrorsNameTheArgument) {
   const std::string recipe =
       (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
   expect_one_line_error(run_program({"train", recipe, "model=null", "init="}), 2,

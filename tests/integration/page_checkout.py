@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A copy of the project in which page_commands.py runs the project's scripts. This file, linked as cmake, clang-format
-and others, stands in for what takes minutes in a script or installs something: it checks the names of presets, targets,
+and others, replaces what takes minutes in a script or installs something: it checks the names of presets, targets,
 tests and files that it is given, and leaves what the script's next step looks for."""
 import json
 import os

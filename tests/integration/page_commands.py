@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands of the pages: page_commands.py PROGRAM FOLDER. Each page gets a home of its own in FOLDER, made by
 page_home.py, in which bash runs its commands in the order of the page as they are printed, but for PLACEHOLDERS and
-what SMALLER and COMPLETED change. Scripts run in a copy of the project (page_checkout.py), with stand-ins for the
+what SMALLER and COMPLETED change. Scripts run in a copy of the project (page_checkout.py), with stubs of the
 compilers, tests and installers of those that are BUILT. Those PLANNED get --dry-run, benchmarks MEASURE no row; all of
 these count as planned. RUN_BY names the test or the step of continuous integration that runs a command; the check fails
 where there is none of that name. Prints a line for each command that fails and for each pattern that no page needs, and
@@ -72,6 +72,7 @@ RUN_BY = {  # FILE:TEXT or a test
     "PythonEmbeddings.AreWrittenCompletelyOrNotAtAll": ("tools/python/make_embeddings.py *",),
     "Consumer.FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages": ("cmake --install *",),
     "Released.AreFetchedOnceAndImportedWithTheirConfiguration": ("moesaic import vmoe vmoe_*",),
+    "tests/integration/plot_test.cpp:examples/follow_metrics.py": ("python examples/follow_metrics.py *",),
     "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),
     "RunGpu.ReportsEveryStageInOneLineAndNoneStopsTheOthers": ("OUT=results ./run_gpu.sh",),
 }
@@ -87,7 +88,7 @@ LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--nt
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")
 OF_CHECKOUT = re.compile(rf"{SCRIPT.pattern}|\. tools/|git |pip ")
 INLINE = re.compile(r"`((?:moesaic |(?:tools|tests)/)[^`]+)`")
-SHELL = re.compile(r"moesaic [a-z]|(torchrun|mpirun|srun|cmake|pip|python3|git|mkdir|export|\.) |\"\$|[A-Z_]+=\S+ |"
+SHELL = re.compile(r"moesaic [a-z]|(torchrun|mpirun|srun|cmake|pip|python3?|git|mkdir|export|\.) |\"\$|[A-Z_]+=\S+ |"
                    r"\./\w+\.sh")
 
 

@@ -95,7 +95,7 @@ TEST(Experiments, QuickChangesOnlyWhatItNames) {
   EXPECT_EQ(paper.sweep.keep, (std::vector<int64_t>{4, 3, 2}));
 }
 
-TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
+TEST(Experiments, ErrorsOfQuickSettingsNameTheirLine) {
   const ExperimentFile file(
       replaced(report_test::tiny_sweep(), R"("recover.steps": 1,)", R"("recover.steps": "one",)"));
   const std::string error = error_of([&] { file.parsed(Scale::quick); });

@@ -64,7 +64,7 @@ TEST(RunsConfig, ASeparatorStandsBetweenTheNamesOfPoints) {
       ElementsAre("a/x", "a/y"));
 }
 
-TEST(RunsConfig, WhatARowSetsIsBlamedWhereItStands) {
+TEST(RunsConfig, ErrorsOfARowsSettingsNameTheirLine) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "a", "set": {"sed": 1}}])");
   EXPECT_THAT(test::usage_of([&] { config_of(config, planned_rows(config)[0]); }),
               ::testing::AllOf(HasSubstr("runs.json:12:"), HasSubstr("did you mean 'seed'?")));

@@ -87,7 +87,7 @@ TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
                 "the 18 of 'three'"));
 }
 
-TEST(RunPlan, AnArgumentIsBlamedForMissingFilesToo) {
+TEST(RunPlan, MissingFilesNameTheirArgumentToo) {
   const RunConfig config = config_of(four_phases(), {"phases.0.data=elsewhere"});
   DatasetCache datasets(
       [](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {

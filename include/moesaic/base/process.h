@@ -11,7 +11,7 @@ namespace moesaic {
 
 /// Runs a program from PATH, without a shell, with `input` on its standard input, and waits for it.
 /// The program's standard output is redirected to standard error, since ours may carry a JSON
-/// document; a `output` that is not null gets both instead. The program inherits the environment,
+/// document; an `output` that is not null gets both instead. The program inherits the environment,
 /// overridden by the NAME=VALUE entries of `environment`, and runs in `folder`, by default where
 /// this process is. Returns its exit status, or 128 + n if signal n killed it. A program that
 /// closes its input early is not an error. Throws Error (failure) with the program's name if it

@@ -243,7 +243,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
   return make_input_dataset(std::move(info), std::move(rows));
 }
 
-void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
+void fill_table_info(const DatasetSpec& spec, DatasetInfo& info) {
   info.targets = table_of(spec).targets;
   fill_rows_info(info, table_of(spec).width);
 }
@@ -261,7 +261,7 @@ DatasetFormat table_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<RequiredPath>{{table_of(spec).file_of(split), /*is_folder=*/false}};
           },
-      .fill_info = outline_table,
+      .fill_info = fill_table_info,
       .verify =
           [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
             return verify_split_file(spec, table_of(spec), split, folder);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "moesaic/papers/gated.h"
+
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>

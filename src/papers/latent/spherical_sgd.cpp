@@ -120,9 +120,9 @@ class SampleChunks {
     }
     auto* const to = memory_.mutable_data_ptr<float>();
     const std::vector<float> missing(static_cast<size_t>(width_), 0.0F);
-    constexpr int64_t kLotsPerTask = 16;
+    constexpr int64_t kChunksPerTask = 16;
     const auto all = static_cast<int64_t>(parts_.size());
-    at::parallel_for(0, all, kLotsPerTask, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, all, kChunksPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const Part part = parts_[static_cast<size_t>(chunk)];
         std::array<const float*, ops::kChunkSamples> rows;

@@ -353,7 +353,8 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
             "router.kept_experts must be ascending experts below 4, at least one");
   config = small_mixture();
   config.router->threshold = 0.5;
-  EXPECT_EQ(config_problem(config).text, "router.threshold is for the router adaptive; leave it out");
+  EXPECT_EQ(config_problem(config).text,
+            "router.threshold is for the router adaptive; leave it out");
   config.router->name = kAdaptive;
   EXPECT_EQ(config_problem(config).text,
             "router.gate is 'logit', but the router adaptive has no gates; set it to 'one'");

@@ -269,12 +269,12 @@ std::string command_line_problem(const CLI::App& root, const CLI::Error& error, 
 void log_written(const fs::path& path) {
   namespace fs = std::filesystem;
   uint64_t bytes = 0;
-  const bool is_prefix = fs::exists(path.string() + ".index");  // Of files of google-research/vmoe.
-  if (!is_prefix && fs::is_directory(path)) {
+  const bool is_prefix = !fs::exists(path);  // Of files of google-research/vmoe.
+  if (fs::is_directory(path)) {
     for (const auto& item : fs::recursive_directory_iterator(path)) {
       if (item.is_regular_file()) bytes += item.file_size();
     }
-  } else if (!is_prefix && fs::exists(path)) {
+  } else if (!is_prefix) {
     bytes = fs::file_size(path);
   } else {
     const std::string prefix = path.filename().string();

@@ -237,8 +237,8 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
                            ->check(whole_number(1, 1000))
                            ->capture_default_str();
   CLI::Option* l2 = verb.add_option("--shot-l2", few.l2,
-                                    "strengths of the L2 regularisation, of which the best on the "
-                                    "split counts (2^-10 to 2^19)")
+                                    "strengths of the L2 regularisation, of which the most "
+                                    "accurate on the split is reported (2^-10 to 2^19)")
                         ->check(number(1e-12, 1e12))
                         ->delimiter(',')
                         ->allow_extra_args(false)
@@ -282,8 +282,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
           ->delimiter(',');
   CLI::Option* boundary = verb.add_flag(
       "--tsne-boundary", arguments->points.boundary,
-      "draw the decision boundary of data with two classes, by the mean predictions of nearby "
-      "points");
+      "draw, for data with two classes, where the mean prediction of nearby points changes class");
   for (CLI::Option* option : {of, points, color, only, groups, boundary}) option->needs(tsne);
 }
 
@@ -302,8 +301,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->type_name("NAME");
   verb->add_option(
           "--classes-of", arguments->class_name_source,
-          "names of the network's outputs; checkpoint: its own, to which the data's classes "
-          "are matched by name, or else by output number; data: the data's classes in order")
+          "source of the class names; checkpoint: the network's classes, of which the data's must "
+          "have the names or output numbers; data: the data's classes in order")
       ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();

@@ -105,8 +105,9 @@ void export_model(const ExportArguments& arguments) {
 
 void add_export(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
-      "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside the\n"
-      "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.";
+      "PyTorch has deprecated TorchScript as of version 2.11. Keep an export of format\n"
+      "safetensors beside such a file: its weights, config.json, labels.json and\n"
+      "preprocess.json suffice to rebuild the network.";
   const auto arguments = std::make_shared<ExportArguments>();
   ExportOptions& options = arguments->options;
   CLI::App* verb =

@@ -223,8 +223,9 @@ void add_predict(CLI::App& app, int& exit_code) {
   output->needs(input);
   for (CLI::Option* option : {images, top, json, csv}) input->excludes(option);
   verb->add_flag("--routing", arguments->routing,
-                 "add each token's experts and gates: for images to --json; for tensors as "
-                 "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
+                 "add each token's experts and gates: for images to --json, for --input as tensors "
+                 "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts] to "
+                 "--output");
   verb->add_option("--batch-size", arguments->batch_size,
                    "number of images per batch (32, or 256 of --input); a network with an expert "
                    "capacity computes image files one by one, and --input as one batch")

@@ -245,8 +245,10 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
   verb.option_defaults()->group("Number of experts kept (one of these)");
   verb.add_option(
           "--keep", arguments->keep,
-          "experts kept in each layer, or by each member of an ensemble: a fraction (0.25, to the "
-          "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
+          "experts kept in each layer, or by each member of an ensemble: a fraction of the experts "
+          "before any pruning, with a decimal point (0.25), a count without one (4), or a JSON "
+          "file "
+          "{\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE");
   verb.add_option(
           "--keep-parameters", arguments->keep_parameters,
@@ -258,15 +260,17 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
                   "(0.01: one point); the fewest experts within it are kept")
       ->check(number(0.0, 0.99))
       ->type_name("FRACTION");
-  add_text(verb, "--plan", arguments->plan, "FILE",
-           "plan to follow, a JSON file as --json prints it; it may be edited");
+  add_text(
+      verb, "--plan", arguments->plan, "FILE",
+      "JSON file of the experts to keep, as prune --dry-run --json prints it; edits are allowed");
 }
 
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   PruneOptions& prune = arguments->options.prune;
   verb.add_option(
           "--criterion", prune.criterion,
-          fmt::format("criterion that ranks the experts: {}", fmt::join(criterion_names(), " ")))
+          fmt::format("criterion that ranks the experts (meanings: moesaic list criteria): {}",
+                      fmt::join(criterion_names(), " ")))
       ->check(one_of_words(criterion_names()))
       ->type_name("NAME")
       ->capture_default_str();

@@ -51,6 +51,10 @@ struct TrainArguments {
 
 RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.config.empty()) {  // The library would keep it back from the words of --help.
+    const fs::path stored = fs::path(arguments.out) / "config.json";
+    if (arguments.resume && path_exists(stored)) {
+      fail_usage("train: the recipe is missing; to resume, give {}", stored.string());
+    }
     fail_usage("train: the recipe is missing; moesaic list recipes lists some");
   }
   if (arguments.config.find('=') != std::string::npos && !path_exists(arguments.config)) {
@@ -219,7 +223,8 @@ void add_train(CLI::App& app, int& exit_code) {
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
       ->type_name("KEY=VALUE");
   add_text(*verb, "--out", arguments->out, "DIR", "folder of the run (checkpoints/<name>)");
-  verb->add_flag("--resume", arguments->resume, "resume from the newest checkpoint of the folder");
+  verb->add_flag("--resume", arguments->resume,
+                 "resume from the newest checkpoint of --out, by the same recipe");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   add_text(*verb, "--profile", arguments->profile, "FROM:STEPS",

@@ -257,8 +257,10 @@ std::string description_help(const std::vector<std::string>& words) {
     return help_of({words[0], words[1]}, rows, choices, "data", "describe");
   }
   if (words.empty() || words.size() > 2 || words[0] != "describe") {
-    fail_usage("data --help: expected describe, describe KEY or format NAME, found '{}'",
-               fmt::join(words, " "));
+    fail_usage(
+        "data --help: expected describe, describe KEY or format NAME (moesaic list formats), found "
+        "'{}'",
+        fmt::join(words, " "));
   }
   try {
     return help_by_default(words.size() == 1 ? rows : help_rows_at(rows, words[1]), choices,

@@ -302,8 +302,8 @@ const std::vector<Criterion>& criteria() {
       {"output-variance", false, kImages, output_variance,
        "variance over tokens of gate times output"},
       {"output-error", false, kImages, output_error,
-       "squared error of the layer's output without the expert; the set of smallest joint error is "
-       "removed, found by trying up to a million sets, else one by one",
+       "squared error of the layer's output without the expert; the set with the smallest joint "
+       "error is removed, with over a million sets one expert at a time",
        true},
       {"aimer", false, false, aimer, "ratio of mean absolute to root mean square weight, negated"},
       {"random", false, false, random_scores, "random score, as a baseline"},

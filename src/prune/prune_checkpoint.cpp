@@ -301,7 +301,8 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
   } else if (began_with(pretrained, finetuned)) {
     why = "the latter is init of the former";
   } else if (experts_before < experts_after) {
-    why = fmt::format("they have {} and {} experts", experts_before, experts_after);
+    why = fmt::format("they have {} and {} experts, and pruning removes experts", experts_before,
+                      experts_after);
   }
   if (why.empty()) return;
   log_warning(
@@ -418,7 +419,10 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   const int64_t experts = experts_of(*shape);
   const TensorMaker make = prune_shape(*shape, checkpoint.model, result.plan);
   if (experts_of(*shape) == experts) {
-    log_warning("prune: all {} experts are kept, so the network is unchanged", experts);
+    log_warning(
+        "prune: all {} experts are kept, so the network is unchanged; a fraction to keep is "
+        "one of the experts before any pruning",
+        experts);
   }
   check_rebuilds(*shape);
   warn_of_ties(result.plan);

@@ -251,6 +251,9 @@ std::vector<Json> metrics_lines(std::string_view metrics) {
 
 std::string read_metrics(const fs::path& run) {
   constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
+  if (!path_exists(run)) {
+    fail_usage("{}: no such folder{}", run.string(), nearest_sibling(run));
+  }
   if (!path_exists(run / "metrics.jsonl")) {
     fail_usage("{}: no run, since it has no metrics.jsonl; give a folder that train wrote",
                run.string());

@@ -107,7 +107,8 @@ void take_numbers(CheckpointData& data, int64_t outputs, ClassNameSource class_n
   if (class_name_source == ClassNameSource::data && !std::ranges::is_permutation(own, numbers))
     return;
   data.dataset = with_classes_of(std::move(data.dataset), numbers,
-                                 "name each class by the number of its output");
+                                 "name each class by the number of its output, or choose data of "
+                                 "the network's classes");
   log_info("'{}': a class that is named by a number is the output of that number", data.name);
 }
 

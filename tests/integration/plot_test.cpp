@@ -36,7 +36,7 @@ TEST_F(Watching, RunsArePlottedTogetherAndExpertsOfOne) {
   expect_one_line_error(run_program({"plot", a, b, "--experts", "--out", text_path("c.png")}), 2,
                         "--experts shows one run, found 2");
   expect_one_line_error(run_program({"plot", none, "--out", text_path("c.png")}), 2,
-                        none + ": no run, since it has no metrics.jsonl");
+                        none + ": no such folder");
   expect_one_line_error(run_program({"plot", a, "--out", text_path("c.pdf")}), 2,
                         "must end in .png or .svg");
   EXPECT_THAT(read_text(path("a/report.md")), HasSubstr("## How to go on"));

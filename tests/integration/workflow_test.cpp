@@ -87,6 +87,8 @@ TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LT(load_model(path("run/checkpoints/recover"))->num_parameters(),
             load_model(path("run/checkpoints/finetune"))->num_parameters());
+  expect_one_line_error(run_program({"train", "--resume", "--out", text_path("run")}), 2,
+                        "to resume, give " + text_path("run") + "/config.json");
 }
 
 TEST_F(Workflow, EvalPrintsOneJsonDocument) {

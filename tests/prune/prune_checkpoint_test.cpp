@@ -425,7 +425,9 @@ TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
   };
   EXPECT_EQ(said(options_), "");
   options_.prune.keep = KeepSpec::fraction(1.0);
-  const std::string all = "warning: prune: all 12 experts are kept, so the network is unchanged\n";
+  const std::string all =
+      "warning: prune: all 12 experts are kept, so the network is unchanged; a fraction to keep is "
+      "one of the experts before any pruning\n";
   EXPECT_EQ(said(options_), all);
   options_.pretrained.clear();
   options_.plan =

@@ -170,7 +170,8 @@ TEST_F(NumberedClasses, AreNoneWhereOneIsNoNumber) {
   EXPECT_THAT(
       test::usage_of([&] { evaluate_checkpoint(options); }),
       AllOf(HasSubstr("the class 'extra' is not a class of the network; the network has 0, 1, 2"),
-            HasSubstr("name each class by the number of its output")));
+            HasSubstr("name each class by the number of its output, or choose data of the "
+                      "network's classes")));
 }
 
 }  // namespace

@@ -61,9 +61,9 @@ void describe(auto& f, CelebaSettings& c) {
     "attributes whose combinations are the labels (first attribute: highest bit), instead of "
     "attribute; empty: none");
   f("spurious", c.spurious,
-    "spurious correlation: only images with exactly one of two more attributes, which is "
-    "correlated with the label in the train split; classes are equally frequent; 'num_images' sets "
-    "their number, by default the largest possible");
+    "spurious correlation of the label with one of two more attributes in the train split; images "
+    "with both or neither are left out; classes are equally frequent; 'num_images' sets the number "
+    "of images, by default the largest possible");
   f("balanced", c.balanced,
     "balanced classes: as many images of each class as of the rarest one, in turn; 'num_images' "
     "sets "

@@ -210,9 +210,10 @@ struct L4Config {
   L4Weights weights;
 };
 void describe(auto& f, L4Config& c) {
-  f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
-  f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
-  f("delta", c.weights.delta, "weight of half the squared norm of the regressors", at_least(0.0));
+  f("lambda", c.weights.lambda, "l4: weight of the regressors' norms in the loss", at_least(0.0));
+  f("mu", c.weights.mu, "l4: weight of the fourth moments in the loss", at_least(0.0));
+  f("delta", c.weights.delta, "l4: weight of half the squared norm of the regressors in the loss",
+    at_least(0.0));
 }
 
 struct LogConfig {

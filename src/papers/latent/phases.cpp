@@ -72,8 +72,8 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "direction of a cluster minus the mean of the other clusters",
     one_of({kAsItIs, kIdeal}));
   f("stop_alignment", c.stop_alignment,
-    "alignment at which the phase ends: the largest with each cluster's task, averaged over "
-    "clusters and experts; 0: never",
+    "mean over clusters and experts of the largest alignment of a neuron with the cluster's task, "
+    "at which the phase ends; 0: never",
     between(0.0, 1.0), renamed_from("until_local"));
   f("chunk_size", c.chunk_size, "number of steps, of one sample each, computed together",
     between(1, 1048576), renamed_from("block"));
@@ -238,8 +238,9 @@ struct RouterAscentConfig {
 };
 void describe(auto& f, RouterAscentConfig& c) {
   f("lr", c.lr,
-    "learning rate (eta); steps are equal if the rate is proportional to the square root of the "
-    "number of random neurons",
+    "learning rate (eta); for equal steps with other numbers of random neurons, proportional to "
+    "the "
+    "square root of that number",
     above(0.0));
   f("batch_size", c.batch_size,
     "number of new samples per step (n); a signal needs 10 to 20 times the input dimension in each "

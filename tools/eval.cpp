@@ -282,7 +282,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
           ->delimiter(',');
   CLI::Option* boundary = verb.add_flag(
       "--tsne-boundary", arguments->points.boundary,
-      "draw, for data with two classes, where the mean prediction of nearby points changes class");
+      "draw where the mean prediction of nearby points changes class, for data with two classes");
   for (CLI::Option* option : {of, points, color, only, groups, boundary}) option->needs(tsne);
 }
 

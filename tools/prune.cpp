@@ -260,9 +260,8 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
                   "(0.01: one point); the fewest experts within it are kept")
       ->check(number(0.0, 0.99))
       ->type_name("FRACTION");
-  add_text(
-      verb, "--plan", arguments->plan, "FILE",
-      "JSON file of the experts to keep, as prune --dry-run --json prints it; edits are allowed");
+  add_text(verb, "--plan", arguments->plan, "FILE",
+           "plan to follow, a JSON file as prune --dry-run --json prints it; edits are allowed");
 }
 
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {

@@ -86,6 +86,9 @@ TEST_F(Import, WhatIsImportedCanBeUsedLikeAnyCheckpoint) {
   }
   expect_equal(read_arrays(path("back")), read_arrays(path("ckpt")));
   EXPECT_TRUE(fs::exists(path("back.data-00002-of-00003")));
+  const auto beside =
+      run_program({"export", out, "--format", "safetensors", "--out", text_path("back")});
+  EXPECT_THAT(beside.err, HasSubstr("wrote " + text_path("back") + ", "));  // Not back.index.
   const auto again = run_program({"import", "vmoe", text_path("back"), "--model-config",
                                   out + "/config.json", "--out", text_path("again")});
   ASSERT_EQ(again.exit_code, 0) << again.err;

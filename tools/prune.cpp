@@ -296,8 +296,9 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->check(blocks)
       ->excludes(exclude)
       ->group("");  // Not in the help.
-  verb.add_option("--replace", prune.replace,
-                  std::string(kReplaceHelp) + "; with --plan: that of the plan")
+  verb.add_option(
+          "--replace", prune.replace,
+          fmt::format("{} ({}; with --plan: that of the plan)", kReplaceHelp, kReplaceDefaultHelp))
       ->type_name("nothing|mean|merge|reroute")
       ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,

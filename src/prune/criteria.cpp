@@ -281,7 +281,8 @@ const std::vector<Criterion>& criteria() {
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerStatistics::first_gates>,
-       "fraction of tokens whose largest gate is the expert's, times that gate's mean"},
+       "fraction of tokens whose largest gate is the expert's, times the mean of the expert's gate "
+       "over these tokens"},
       {"load", false, kImages, sum_over_tokens<&LayerStatistics::selections>,
        "fraction of tokens that select the expert, within its capacity or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>,
@@ -289,14 +290,15 @@ const std::vector<Criterion>& criteria() {
       {"gate", false, kImages, mean_over_rows<1, 0>, "mean gate of the expert's tokens"},
       {"gate-sum", false, kImages, sum_over_rows<1, 0>, "sum of the gates of the expert's tokens"},
       {"reap", false, kImages, mean_over_rows<1, 1>,
-       "mean of gate times norm of output over the expert's tokens"},
+       "mean of gate times norm of output over the expert's tokens, as in arXiv:2510.13999"},
       {"reap-sum", false, kImages, sum_over_rows<1, 1>,
        "sum of gate times norm of output over the expert's tokens"},
-      {"man", false, kImages, mean_over_rows<0, 1>, "mean norm of output over the expert's tokens"},
+      {"man", false, kImages, mean_over_rows<0, 1>,
+       "mean norm of output over the expert's tokens, as in arXiv:2606.15716"},
       {"man-sum", false, kImages, sum_over_rows<0, 1>,
        "sum of norm of output over the expert's tokens"},
       {"msan", false, kImages, mean_over_rows<0, 2>,
-       "mean squared norm of output over the expert's tokens"},
+       "mean squared norm of output over the expert's tokens, as in arXiv:2606.15716"},
       {"msan-sum", false, kImages, sum_over_rows<0, 2>,
        "sum of squared norm of output over the expert's tokens"},
       {"output-variance", false, kImages, output_variance,
@@ -305,7 +307,8 @@ const std::vector<Criterion>& criteria() {
        "squared error of the layer's output without the expert; the set with the smallest joint "
        "error is removed, with over a million sets one expert at a time",
        true},
-      {"aimer", false, false, aimer, "ratio of mean absolute to root mean square weight, negated"},
+      {"aimer", false, false, aimer,
+       "ratio of mean absolute to root mean square weight, negated, as in arXiv:2603.18492"},
       {"random", false, false, random_scores, "random score, as a baseline"},
   };
   return list;

@@ -296,8 +296,10 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   EXPECT_NE(kinds.out.find("criteria     rankings of experts for moesaic prune"), std::string::npos)
       << kinds.out;
   for (const auto& [kind, line] :
-       {std::pair("criteria",
-                  "mean of gate times norm of output over the expert's tokens (needs images)"),
+       {std::pair(
+            "criteria",
+            "mean of gate times norm of output over the expert's tokens, as in arXiv:2510.13999 "
+            "(needs images)"),
         {"experiments", "Dispatch entropy over training"},
         {"phases", "steps of an optimizer on batches, by the gradients of a loss, for any network"},
         {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},

@@ -27,7 +27,7 @@ using testing::fault_of;
 void expect_sound(const HelpRows& rows, const std::string& owner) {
   EXPECT_FALSE(rows.empty()) << owner;
   for (const config_detail::HelpRow& row : rows) {
-    const std::string fault = fault_of(row.description);
+    const std::string fault = fault_of(row.description, row.default_value);
     EXPECT_TRUE(fault.empty()) << owner << " " << row.key << " " << fault << ": "
                                << row.description;
   }
@@ -89,12 +89,26 @@ TEST(HelpTexts, FaultsAreFound) {
   for (const char* text :
        {"k", "d", "<o1, o2>", "seed", "of everything random", "what is done", "or their number",
         "whether it is drawn", "how often it is done", "in place of end: the rate", "K, a number",
-        "patch_sgd: eta, of all that moves", "Number of all experts", "number of all experts."}) {
+        "patch_sgd: eta, of all that moves", "Number of all experts", "number of all experts.",
+        "number of experts. It is even", "number of experts. converged_<metric> is its time"}) {
     EXPECT_NE(fault_of(text), "") << text;
   }
-  for (const char* text : {"seed of all random number generators", "number of experts (k)",
-                           "patch_sgd: learning rate (eta) of all neurons"}) {
+  for (const char* text :
+       {"seed of all random number generators", "number of experts (k)",
+        "patch_sgd: learning rate (eta) of all neurons", "name of an attribute, e.g. Smiling",
+        "name (e.g. a word) of a setting", "number of images vs. number of experts",
+        "files train_1, ... as listed", "number of neurons (eq. ten), at least 2"}) {
     EXPECT_EQ(fault_of(text), "") << text;
+  }
+}
+
+TEST(HelpTexts, OfASettingThatMayBeEmptySayWhatEmptyMeans) {
+  for (const char* value : {R"("")", "[]", "{}"}) {
+    EXPECT_NE(fault_of("names of the shown rows", value), "") << value;
+    EXPECT_EQ(fault_of("names of the shown rows; empty: all", value), "") << value;
+  }
+  for (const char* value : {"", "required", "null", "0", R"("cosine")", "[1]", R"({"a":1})"}) {
+    EXPECT_EQ(fault_of("names of the shown rows", value), "") << value;
   }
 }
 

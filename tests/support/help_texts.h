@@ -35,9 +35,21 @@ inline std::string bare_symbol_in(const std::string& text) {
   return "";
 }
 
+/// Returns whether a second sentence begins in the text: a period before a space and a letter,
+/// except after an ellipsis and after "e.g", "i.e", "eq" and "vs".
+inline bool has_two_sentences(const std::string& text) {
+  static const std::regex period(R"((\S*)\.\s+[A-Za-z])"), abbreviation(R"(\W*(e\.g|i\.e|eq|vs))");
+  for (std::sregex_iterator it(text.begin(), text.end(), period), none; it != none; ++it) {
+    const std::string word = (*it)[1];
+    if (!word.ends_with('.') && !std::regex_match(word, abbreviation)) return true;
+  }
+  return false;
+}
+
 /// Returns why a text of help does not stand alone, or "". The names of choices that help puts
-/// before the meaning of their settings ("patch_sgd: ") do not count.
-inline std::string fault_of(const std::string& description) {
+/// before the meaning of their settings ("patch_sgd: ") do not count. The text of a setting whose
+/// default, as JSON, is an empty string, list or object says what empty means.
+inline std::string fault_of(const std::string& description, const std::string& default_value = "") {
   static const std::regex choices("^([a-z0-9_-]+: )+");
   static const std::regex word(R"([a-z][\w'./-]+[:,]?( .*)?)"), words(R"((\S+ ){2,}\S+)");
   static const std::regex fragment(
@@ -48,6 +60,11 @@ inline std::string fault_of(const std::string& description) {
   if (!std::regex_match(text, word)) return "does not begin with a lower-case word";
   if (std::regex_match(text, fragment)) return "is a fragment";
   if (text.ends_with('.') && !text.ends_with("...")) return "ends with a period";
+  if (has_two_sentences(text)) return "has two sentences";
+  static const std::set<std::string> empty_values = {R"("")", "[]", "{}"};
+  if (empty_values.contains(default_value) && text.find("empty") == std::string::npos) {
+    return "does not say what empty means";
+  }
   const std::string symbol = bare_symbol_in(text);
   return symbol.empty() ? "" : "has the bare symbol " + symbol;
 }

@@ -85,7 +85,7 @@ struct GeneratedSettings {
 };
 template <class Fields, class Config>
 void describe(Fields& f, GeneratedSettings<Config>& c) {
-  f(Config::kKey, c.data, "settings of the generator, which replaces files; null: refused");
+  f(Config::kKey, c.data, "settings of the generator, instead of files; null: only with base");
 }
 
 /// Checks a description of generated data that has its settings, if `given`.

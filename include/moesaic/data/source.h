@@ -85,15 +85,15 @@ std::vector<NamedSettings> dataset_format_choices();
 
 void describe(auto& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
-  f("description", c.description, "one-line description for lists");
+  f("description", c.description, "one-line description for lists; empty: none");
   f.choice("format", c.format, dataset_format_choices(),
            "file format of the data, or the generator that makes them");
   f("classes", c.classes,
     "names of the classes in the order of their labels; empty: for image_folder the sorted names "
     "of the train split's folders");
   f("num_images", c.num_images,
-    "number of images of each split, for plans made before the files are fetched", at_least(1),
-    renamed_from("images"));
+    "number of images of each split, for plans made before the files are fetched; empty: unknown",
+    at_least(1), renamed_from("images"));
   f("mean", c.mean,
     "mean of each channel, of pixels scaled to [0, 1]; empty: for image_folder and shards that of "
     "ImageNet");
@@ -102,21 +102,21 @@ void describe(auto& f, DatasetSpec& c) {
     "shards that of ImageNet",
     above(0));
   f("files", c.files,
-    "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
-    "train_2, ..., test_1");
+    "files by role, a name such as train_images; idx: train_images, train_labels, test_images, "
+    "test_labels; cifar: train_1, train_2, ..., test_1; empty: for other formats, or with base");
   f("archive", c.archive, "archive that contains the files; null: none");
   f("urls", c.urls,
     "web folders, or hf://OWNER/NAME[@REVISION], that hold the archive, or else the files with .gz "
-    "appended; shards: the files themselves");
+    "appended; shards: the files themselves; empty: none");
   f("token_env", c.token_env,
     "environment variable, NAME_TOKEN, whose value is sent to the hosts of urls as bearer token; "
     "empty: HF_TOKEN for hf://, none for others");
   f("debian_package", c.debian_package, "name of the Debian package with the files; empty: none");
   f("folder", c.folder,
-    "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
+    "name of the files' folder in $MOESAIC_DATA and datasets/cache; empty: the dataset's name");
   f("paths", c.paths,
     "further folders to search, relative to this description, or else to the folder that holds "
-    "datasets/; one that begins with ./ is searched first");
+    "datasets/; one that begins with ./ is searched first; empty: none");
   f("exif_orientation", c.exif_orientation,
     "rotation of photos by their EXIF orientation, as viewers show them; false: pixels as stored, "
     "as in google-research/vmoe; null: true, or with 'base' the base's setting");
@@ -126,11 +126,12 @@ void describe(auto& f, DatasetSpec& c) {
     between(0.0, 0.9));
   f("base", c.base,
     "dataset from which this one is derived by keep_classes, first, rotate, mosaic or backdrop; a "
-    "path may be relative to this description");
+    "path may be relative to this description; empty: none");
   f("keep_classes", c.keep_classes,
     "classes of a subset of the base, in the order of the new labels; empty: all");
   f("first", c.first,
-    "number of images per split of a subset of the base: the first ones; missing splits: all",
+    "number of images per split of a subset of the base: the first ones; missing splits: all; "
+    "empty: all of every split",
     at_least(1));
   f("rotate", c.rotate,
     "task of telling rotated images of the base from unrotated ones; the base's classes become "

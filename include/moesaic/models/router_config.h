@@ -72,26 +72,28 @@ struct RoutingConfig {
 };
 void describe(auto& f, RoutingConfig& c) {
   f("name", c.name,
-    "routing rule: tokens choose experts (token_choice), experts choose tokens (expert_choice), or "
-    "each token goes to all experts whose logit reaches the threshold (threshold); or V-MoE's "
-    "names of these",
+    "routing rule; token_choice: tokens choose experts; expert_choice: experts choose tokens; "
+    "threshold or adaptive: each token goes to all experts whose logit reaches the threshold; "
+    "NoisyTopExpertsPerItemRouter and NoisyTopItemsPerExpertRouter: V-MoE's names of token_choice "
+    "and expert_choice",
     one_of({"token_choice", "expert_choice", "threshold", kTokenChoice, kExpertChoice, kAdaptive}));
   c.name = full_router_name(c.name);  // Checkpoints have one name of a rule.
   f("num_selected_experts", c.num_selected_experts, "number of experts per token (top-k)",
     between(1, kMaxExperts));
   f("num_selected_tokens", c.num_selected_tokens,
-    "number of tokens per expert and group in expert choice; 0: by the capacity",
+    "number of tokens of a group that each expert selects, in expert choice; 0: as many as its "
+    "capacity",
     between(0, kMaxTokens));
   f("threshold", c.threshold, "lowest logit that selects an expert, in threshold routing",
     between(-kMaxLogit, kMaxLogit));
   f("gate", c.gate,
-    "formula of the gates: softmax of the logits over all experts (softmax_all), over the selected "
-    "experts or, in expert choice, tokens (softmax_selected) or over all tokens (softmax_tokens); "
-    "the logit itself (logit); or 1 (one)",
+    "formula of the gates; softmax_all: softmax of the logits over all experts; softmax_selected: "
+    "over the selected experts (in expert choice: the selected tokens); softmax_tokens: over all "
+    "tokens; logit: the logit itself; one: 1",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
   f("pruned_selection", c.pruned_selection,
-    "treatment of removed experts: they stay selectable and add zero, or tokens are rerouted to "
-    "the other experts",
+    "treatment of removed experts; zero: tokens may select them, without an output; reroute: "
+    "tokens select among the kept experts",
     one_of(pruned_selection_names()), renamed_from("pruned"));
 }
 

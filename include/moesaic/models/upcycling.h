@@ -18,7 +18,7 @@ struct Upcycling {
 };
 void describe(auto& f, Upcycling& c) {
   f("num_experts", c.num_experts, "number of experts per layer", required, between(1, kMaxExperts));
-  f("layers", c.layers, "numbers, from 0, of the blocks whose MLP becomes a mixture of experts",
+  f("layers", c.layers, "indices of the blocks (from 0) whose MLP becomes a mixture of experts",
     required, not_empty, at_least(0));
   f("num_selected_experts", c.num_selected_experts,
     "number of experts per token (top-k); with 1 each gate is 1, and auxiliary losses alone train "

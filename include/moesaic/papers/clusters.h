@@ -218,7 +218,8 @@ struct ClusterRouterConfig : ImageTokenRouterConfig {
 void describe(auto& f, ClusterRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
   f("width", c.width,
-    "width of the router's filters: pieces of this width of an input are summed; 0: whole patches",
+    "number of elements of a piece of a patch; the router's input is the sum of all pieces; 0: "
+    "whole patches",
     between(0, 65536));
 }
 
@@ -256,8 +257,8 @@ void describe(auto& f, ClusterMoEConfig& c) {
     "single output f per expert, for two classes with logits 0 and f (logistic loss)",
     renamed_from("scalar"));
   f("router", c.router,
-    "switch router over the sum of the patches, or of their pieces; null: a single expert without "
-    "a router");
+    "top-1 (switch) router over the sum of the patches, or of their pieces; null: a single expert "
+    "without a router");
 }
 /// Checks that outputs divide filters, that scalar experts have two classes, and that pieces divide
 /// a patch; one expert without a router.

@@ -196,8 +196,8 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("num_sets", c.num_sets, "number of sets of patterns that do not determine the class (p)",
     between(3, 65536), renamed_from("sets"));
   f("threshold", c.threshold,
-    "threshold (l*), one more than the number of an example's other patches that are closer to the "
-    "same one of the two class-deciding patterns, drawn at random",
+    "threshold (l*); in each example l* - 1 other patches are closer to one of the two "
+    "class-deciding patterns, drawn at random, than to the other",
     between(1, 65536));
   f("delta_d", c.delta_d, "inner product of the two patterns that determine the class", above(-1.0),
     below(1.0));

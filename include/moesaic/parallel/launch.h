@@ -70,8 +70,8 @@ struct ParallelConfig {
 };
 void describe(auto& f, ParallelConfig& c) {
   f("num_replicas", c.num_replicas,
-    "number of replicas of the experts, which times 'expert_parallel_size' is the number of "
-    "processes; 0: number of processes divided by 'expert_parallel_size'",
+    "number of replicas of the experts; num_replicas * expert_parallel_size is the number of "
+    "processes; 0: number of processes / expert_parallel_size",
     between(0, 1 << 20), renamed_from("data"));
   f("expert_parallel_size", c.expert_parallel_size,
     "number of processes that shard a replica's experts; each process of the run takes an equal "

@@ -122,7 +122,8 @@ void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
   f("experts", c.num_experts, "number of experts of the block's router", required, at_least(1));
   f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
-  f("scores", c.scores, "scores of all experts, by which the kept ones were chosen");
+  f("scores", c.scores,
+    "scores of all experts, by which the kept ones were chosen; empty: unknown");
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
@@ -139,11 +140,19 @@ inline std::vector<std::string> replacement_names() {
 inline bool replacement_needs_images(const std::optional<std::string>& replace) {
   return replace == kReplaceByMean || replace == kMerge;
 }
+/// Meaning of each replacement, for the setting and the option `replace`.
 inline constexpr const char* kReplaceHelp =
     "replacement of a removed expert for the tokens that select it; nothing: no output; mean: its "
-    "mean output on calibration images; merge: the kept expert of the most similar mean output, "
-    "with which its weights are averaged by numbers of tokens; reroute: an expert selected among "
-    "the kept ones; default: reroute if the network reroutes already, else nothing";
+    "mean output on calibration images; merge: the kept expert with the most similar mean output, "
+    "where the weights of both are averaged in proportion to their tokens; reroute: an expert "
+    "selected among the kept ones";
+/// The replacement where none is given.
+inline constexpr const char* kReplaceDefaultHelp =
+    "reroute if the network reroutes already, else nothing";
+/// Meaning of the setting `replace`.
+inline std::string replace_help() {
+  return std::string(kReplaceHelp) + "; null: " + kReplaceDefaultHelp;
+}
 
 /// What ranks experts, and what replaces those that are removed, by default default_replacement().
 struct CriterionChoice {
@@ -166,7 +175,7 @@ struct PrunePlan {
 };
 void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
-  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
+  f("replace", c.replace, replace_help(), one_of(replacement_names()));
   f("layers", c.layers, "plans of the layers that change, one each", required, not_empty);
 }
 ConfigProblem config_problem(const PrunePlan& plan);

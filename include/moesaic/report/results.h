@@ -246,7 +246,8 @@ void describe(auto& f, RatioConfig& c) {
     "metric value at which the sizes of the two curves are divided; null: the rows' metrics are "
     "divided",
     renamed_from("reaches"));
-  f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
+  f("x", c.x, "sizes of the curves, ascending, in the rows' names; empty: without level", not_empty,
+    above(0.0));
   f("numerator", c.numerator, "row of the numerator, or a curve (rows are named by curve and size)",
     required, not_empty, renamed_from("over"));
   f("denominator", c.denominator, "row of the denominator, or a curve, like numerator", required,

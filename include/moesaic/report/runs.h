@@ -90,9 +90,9 @@ void describe(auto& f, SweepConfig& c) {
     renamed_from("by_layer"));
   f("criteria", c.criteria,
     "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with mean in "
-    "place of 'replace'",
+    "place of 'replace'; empty: refused with 'keep'",
     not_empty, one_of(sweep_criterion_names()));
-  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
+  f("replace", c.replace, replace_help(), one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and replacements that need them, from the last phase's "
     "validation split, or without one from its training data",
@@ -173,7 +173,8 @@ void describe(auto& f, RowConfig& c) {
   f("num_runs", c.num_runs, "number of runs; null: the experiment's", at_least(1),
     renamed_from("runs"));
   f("phase_rows", c.phase_rows,
-    "row of the results that receives the measurements of 'phase_metrics', by phase",
+    "row of the results that receives the measurements of 'phase_metrics', by phase; empty, or "
+    "missing phases: the run's own row",
     renamed_from("earlier"));
 }
 
@@ -194,10 +195,10 @@ void describe(auto& f, SnapshotConfig& c) {
     "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
     "for a loss, the largest for others; empty: none");
   f("converged", c.converged,
-    "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
-    "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
-    "converged_<metric> is its time in epochs of the phase or in steps, as 'by_epoch' says; "
-    "seconds_to_<metric> and update_seconds are seconds of training");
+    "metrics whose time of convergence is reported too, that of the last phase's first snapshot at "
+    "most 0.5 (accuracies: points) worse than the last one; converged_<metric>: in the unit of "
+    "'by_epoch'; seconds_to_<metric>: in seconds of training; update_seconds: mean seconds of a "
+    "step; empty: none");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);
@@ -220,9 +221,11 @@ void describe(auto& f, PlotConfig& c) {
     "metrics shown, one per panel; of a scatter plot those of the horizontal and the vertical axis",
     required, not_empty);
   f("rows", c.rows, "names of the rows shown; empty: all");
-  f("series", c.series, "names of the curves of lines and map (rows are named by curve and size)");
-  f("x", c.x, "sizes along the x axis of lines and map");
-  f("x_label", c.x_label, "label of the x axis of lines, map and power");
+  f("series", c.series,
+    "names of the curves of lines and map (rows are named by curve and size); empty: for other "
+    "kinds");
+  f("x", c.x, "sizes along the x axis of lines and map; empty: for other kinds");
+  f("x_label", c.x_label, "label of the x axis of lines, map and power; empty: none (power: x)");
   f("last_phase", c.last_phase,
     "restriction of curves to each run's last phase, from its first step");
   f("log_y", c.log_y, "logarithmic y axis of curves, without means of 0");
@@ -248,12 +251,13 @@ void describe(auto& f, FitConfig& c) {
     "level",
     required, not_empty);
   f("x", c.x,
-    "values on the abscissa by row, or with a level by curve (rows are named by curve and "
-    "size); runs of the same number are fitted together",
+    "values on the x axis by name of a row, or with a level by name of a curve (rows are named by "
+    "curve and size); runs of the same index are fitted together",
     required, not_empty, above(0.0));
   f("level", c.level,
     "metric value whose size on each curve is fitted; null: the metric is fitted");
-  f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
+  f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names; empty: without level",
+    not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);
 
@@ -310,7 +314,7 @@ void describe(auto& f, RunsConfig& c) {
   f("probes", c.probes, "probes measured at the end of a run");
   f("phase_metrics", c.phase_metrics,
     "metrics measured at the end of a phase, by phase, with their names in the results; rows "
-    "without the phase have none",
+    "without the phase have none; empty: none",
     renamed_from("after"));
   f("snapshots", c.snapshots, "measurements made during training; null: none");
   f("plots", c.plots, "plots of the results, a figure each", not_empty);
@@ -319,7 +323,7 @@ void describe(auto& f, RunsConfig& c) {
   f("paper", c.paper,
     "values printed in the paper, by row and metric: a value, [value, std], the bound of a claim "
     "{\"at_most\": 1} or {\"at_least\": 90}, or for a table {\"rows\": lists, \"initial\": sums "
-    "before training}");
+    "before training}; empty: none");
   f("quick", c.quick, "settings of --scale quick, by dotted name; null: none");
 }
 ConfigProblem config_problem(const RunsConfig& config);

@@ -62,16 +62,16 @@ void describe(auto& f, OptimizerConfig& c) {
     common);
   f("lr", c.lr, "peak learning rate", above(0.0), common);
   f("layer_decay", c.layer_decay,
-    "factor on the learning rate for each layer below the head: the last block has layer_decay "
-    "times the head's, the block before layer_decay^2 times, and so on down to the embedding; 1: "
-    "the same for all",
+    "factor on the learning rate for each layer below the head: layer_decay for the last block, "
+    "layer_decay^2 for the one before, and so on down to the embedding; 1: the same rate for all",
     above(0.0), at_most(1.0));
   f("momentum", c.momentum,
     "momentum of sgd: factor on the running sum of gradients before a new gradient is added",
     at_least(0.0), below(1.0));
   f("betas", c.betas, "decay rates of the two moments of adam and adamw", at_least(0.0),
     below(1.0));
-  f("eps", c.eps, "term added to the root of the second moment of adam and adamw", above(0.0));
+  f("eps", c.eps, "term added to the square root of the second moment, in adam and adamw",
+    above(0.0));
   f("weight_decay", c.weight_decay,
     "decoupled weight decay; a step also subtracts lr * weight_decay * parameter; 0: none",
     at_least(0.0), common);
@@ -86,8 +86,8 @@ void describe(auto& f, OptimizerConfig& c) {
   f("no_decay", c.no_decay,
     "parameters without weight decay: regular expressions searched in their names");
   f("weight_decays", c.weight_decays,
-    "weight decay per pattern of parameter names, instead of weight_decay and no_decay; 0 where "
-    "none is found; empty: these two");
+    "weight decay by pattern of parameter names, instead of weight_decay and no_decay; parameters "
+    "that match no pattern: 0; empty: weight_decay and no_decay");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
 
@@ -145,10 +145,12 @@ struct StopConfig {
   int64_t after_steps = 0;
 };
 void describe(auto& f, StopConfig& c) {
-  f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
+  f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends; 0: none",
+    at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far that ends the phase; null: none", at_least(0.0));
-  f("after_steps", c.after_steps, "number of steps before the phase may end early", at_least(0));
+  f("after_steps", c.after_steps,
+    "number of steps before the phase may end early; 0: from the first step on", at_least(0));
 }
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
@@ -170,8 +172,8 @@ struct GradientConfig {
 };
 void describe(auto& f, GradientConfig& c) {
   f("num_samples", c.num_samples,
-    "number N of training samples to use, an equal number of each class where there are enough, "
-    "drawn by the run's seed so that a larger N includes the samples of a smaller one; 0: all",
+    "number of training samples, drawn by the run's seed, equally many of each class where there "
+    "are enough; a larger number includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common);
   f("drop_last", c.drop_last,
@@ -188,8 +190,8 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss that end the phase before the step; a new smallest loss never "
-    "does; null: none");
+    "conditions on a step's loss, either of which ends the phase before the step; a step with a "
+    "new smallest loss never ends it; null: none");
   f("gradient_scale", c.gradient_scale,
     "factors on gradients by parameter, before clipping; empty: none");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),

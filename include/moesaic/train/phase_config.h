@@ -34,12 +34,13 @@ struct PrunePhaseConfig {
 void describe(auto& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "criterion that ranks the experts (moesaic list criteria)");
   f("keep", c.keep,
-    "experts kept per layer: fraction, number or file; or an object {\"fraction\", \"count\" or "
-    "\"parameters\", \"scope\", \"exclude_blocks\"}",
+    "experts kept per layer: a fraction of the experts before any pruning, with a decimal point "
+    "(0.5), a count without one (4) or the name of a JSON file; or an object {\"fraction\", "
+    "\"count\" or \"parameters\", \"scope\", \"exclude_blocks\"}",
     required, common);
   f("pretrained", c.pretrained,
     "pretrained network that criteria compare with, an earlier phase or a checkpoint; empty: none");
-  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
+  f("replace", c.replace, replace_help(), one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and replacements that need them, from the phase's validation "
     "split, or without one from its training data",
@@ -79,14 +80,16 @@ void describe(auto& f, PhaseConfig& c) {
   f("name", c.name, "name of the phase and of its final checkpoint", required, not_empty, common);
   f("data", c.data, "dataset (moesaic data list), description or folder", required, not_empty,
     common);
-  f("epochs", c.epochs, "length in epochs, passes over the data; null: set by steps",
+  f("epochs", c.epochs,
+    "length in epochs, passes over the data, instead of steps; null: given by steps",
     between(0, kMaxSteps), common);
-  f("steps", c.steps, "length in steps; null: set by epochs", between(0, kMaxSteps), common);
+  f("steps", c.steps, "length in steps, instead of epochs; null: given by epochs",
+    between(0, kMaxSteps), common);
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,
-    "parameters that are not updated, though their gradients count in the norm: regular "
-    "expressions searched in their names; empty: none");
+    "parameters that are not updated, though their gradients count in the global norm of "
+    "clip_norm: regular expressions searched in their names; empty: none");
   f("preprocess", c.preprocess, "preprocessing of every image, in training and in evaluation");
   f("on_entry", c.on_entry, "changes to the network before the phase");
   f("evaluate", c.evaluate, "evaluation on the validation and test splits", common);

@@ -73,13 +73,14 @@ void describe(auto& f, RunConfig& c) {
     "the data have one; empty: the task's first, accuracy for classes",
     renamed_from("best"));
   f("starved_expert_share", c.starved_expert_share,
-    "load, as a fraction of a uniform one, below which an expert is starved", between(0.0, 1.0));
+    "smallest load of an expert that is not starved, as a fraction of a uniform load",
+    between(0.0, 1.0));
   f("starved_expert_steps", c.starved_expert_steps,
     "number of steps that an expert is starved before a warning names it; 0: no warning",
     between(0, kMaxSteps));
   f("data_changed", c.data_changed,
-    "behaviour of --resume where the data's classes, size, labels or files differ from those at "
-    "the start",
+    "reaction of --resume to data whose classes, size, labels or files changed since the start: "
+    "refuse: error; accept: warning",
     one_of({"refuse", "accept"}));
   f("parallel", c.parallel, "division of the work among the processes of torchrun, mpirun or srun");
   f("phases", c.phases, "training phases, in order", required, not_empty);

@@ -62,13 +62,13 @@ void describe(auto& f, CelebaSettings& c) {
     "attribute; empty: none");
   f("spurious", c.spurious,
     "spurious correlation of the label with one of two more attributes in the train split; images "
-    "with both or neither are left out; classes are equally frequent; 'num_images' sets the number "
-    "of images, by default the largest possible");
+    "with both or neither are left out; classes are equally frequent; num_images: number of images "
+    "per split (the largest possible); null: none");
   f("balanced", c.balanced,
-    "balanced classes: as many images of each class as of the rarest one, in turn; 'num_images' "
-    "sets "
-    "their number, by default the largest possible");
-  f("splits", c.splits, "partition number of each split; by default train 0, validation 1, test 2");
+    "balanced classes: as many images of each class as of the rarest one, in turn; num_images: "
+    "number of images per split (the largest possible)");
+  f("splits", c.splits,
+    "partition number of each split; empty or missing: train 0, validation 1, test 2");
 }
 
 ConfigProblem attribute_problem(const DatasetSpec& spec) {

@@ -36,7 +36,7 @@ struct EmbeddingsSettings {
 void describe(auto& f, EmbeddingsSettings& c) {
   f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
     renamed_from("class_count"));
-  f("embeddings", c.embeddings, "files of texts already embedded; null: refused");
+  f("embeddings", c.embeddings, "files of texts already embedded; null: only with base");
 }
 
 const EmbeddingsSettings& embeddings_settings(const DatasetSpec& spec) {

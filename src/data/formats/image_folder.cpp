@@ -30,8 +30,8 @@ void describe(auto& f, ImageFolderSettings& c) {
   f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
     renamed_from("class_count"));
   f("splits", c.splits,
-    "folder of each split; by default train for train, test or else val for test, and another one "
-    "of validation, val and valid for validation");
+    "folder of each split; empty or missing: train; test, or else val, as test split; another one "
+    "of validation, val and valid as validation split");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {

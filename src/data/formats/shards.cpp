@@ -38,12 +38,13 @@ struct ShardsSettings {
 void describe(auto& f, ShardsSettings& c) {
   f("shards", c.shards,
     "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
-    "image extension) with their classes, by number or name, in 0001.cls");
+    "image extension) with their classes, by index or name, in 0001.cls; empty: those of "
+    "shards_file");
   f("shards_file", c.shards_file,
     "file beside the shards that lists them instead of shards, such as _info.json of timm's data; "
     "empty: none");
   f("splits", c.splits,
-    "names in shards_file of train, validation and test; by default those themselves");
+    "names in shards_file of train, validation and test; empty or missing: the same names");
   f("classes_file", c.classes_file,
     "file beside the shards with a class name per line, instead of classes; empty: none");
   f("num_classes", c.num_classes,
@@ -53,8 +54,8 @@ void describe(auto& f, ShardsSettings& c) {
     "ones are removed, except for open ones (128 per process at most); 0: none",
     at_least(0));
   f("labels", c.labels,
-    "content of .cls files: the number of a class, from 0, its name, or either, where no class is "
-    "named like another one's number",
+    "content of .cls files; number: the index of a class (from 0); name: its name; either: one of "
+    "these, where no class is named like another one's index",
     one_of({"either", "number", "name"}));
   f("height", c.height, "height of every image in pixels; 0: images differ in size", at_least(0));
   f("width", c.width, "width of every image in pixels; 0: images differ in size", at_least(0));

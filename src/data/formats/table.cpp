@@ -33,8 +33,8 @@ void describe(auto& f, TableConfig& c) {
     "others");
   f("targets", c.targets, "columns or tensors that are real-valued targets; empty: none");
   f("label", c.label,
-    "column of the names of classes, or one-dimensional integer tensor of their numbers, instead "
-    "of targets; empty: none");
+    "column of the names of classes, or one-dimensional integer tensor of their indices (from 0), "
+    "instead of targets; empty: none");
   f("width", c.width, "required number of inputs of a row; 0: any", between(0, 1048576));
 }
 ConfigProblem config_problem(const TableConfig& config) {
@@ -59,7 +59,7 @@ struct TableSettings {
 void describe(auto& f, TableSettings& c) {
   f("table", c.table,
     "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are; "
-    "null: refused");
+    "null: only with base");
 }
 
 const TableConfig& table_of(const DatasetSpec& spec) {

@@ -68,7 +68,7 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "number of neurons per expert (J) after a restart, with new biases; 0: as before",
     between(0, 1048576));
   f("router", c.router,
-    "router before the first step: as_it_is: unchanged; ideal: experts get, in turn, the mean "
+    "initial router of the phase: as_it_is: unchanged; ideal: experts get, in turn, the mean "
     "direction of a cluster minus the mean of the other clusters",
     one_of({kAsItIs, kIdeal}));
   f("stop_alignment", c.stop_alignment,

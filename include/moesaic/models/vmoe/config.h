@@ -38,8 +38,8 @@ struct VMoERouterConfig : RoutingConfig {
 void describe(auto& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
-    "scale of the normal noise on logits: its standard deviation, times the number of experts of "
-    "an ensemble member; 0: no noise",
+    "scale of the normal noise on logits, whose standard deviation is noise_std / number of "
+    "experts of an ensemble member; 0: no noise",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
     "use of the noise on logits: in training alone, in evaluation too (the same noise at every "
@@ -73,7 +73,7 @@ struct VMoEMoeConfig {
 };
 void describe(auto& f, VMoEMoeConfig& c) {
   f("layers", c.layers,
-    "numbers, from 0, of the blocks whose MLP is a mixture of experts; empty: none",
+    "indices of the blocks (from 0) whose MLP is a mixture of experts; empty: none",
     between(0, kMaxLayers - 1));
   f("num_experts", c.num_experts, "number of experts per layer, of all ensemble members together",
     between(1, kMaxExperts));
@@ -82,11 +82,11 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "logits per image and member (e3)",
     between(1, kMaxExperts));
   f("group_size", c.group_size,
-    "number of tokens that share a capacity, counted over all ensemble members; the last group of "
-    "a batch may be smaller, with less capacity; 0: the whole batch",
+    "number of tokens in a group, for which an expert's capacity is counted, over all ensemble "
+    "members; the last group of a batch may be smaller, with less capacity; 0: the whole batch",
     between(0, kMaxTokens));
   f("num_group_images", c.num_group_images,
-    "number of images whose tokens share a capacity, where group_size is 0; 0: the whole batch",
+    "number of images whose tokens form a group, where group_size is 0; 0: the whole batch",
     between(0, kMaxTokens), renamed_from("group_images"));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
     between(1, kMaxWidth));
@@ -94,14 +94,16 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "dropout rate of the experts' hidden units in training; null: the encoder's", at_least(0.0),
     below(1.0));
   f("split_rngs", c.split_rngs,
-    "independent initial values for every expert; false: equal ones for all, whose dropout masks "
-    "differ (in google-research/vmoe these are equal, too)");
+    "independent initial values for every expert; false: equal initial values for all experts, "
+    "whose dropout masks still differ (in google-research/vmoe the masks are equal too)");
   f("router", c.router, "router of the mixture-of-experts layers");
-  f("kept_experts", c.kept_experts, "experts left after pruning, by block; missing blocks: all");
+  f("kept_experts", c.kept_experts,
+    "indices of the experts left after pruning, by block; missing blocks: all; empty: all of every "
+    "block");
   f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
   f("merged_into", c.merged_into,
     "kept expert that computes the tokens of each expert after merging, by block; missing blocks: "
-    "none was merged");
+    "none was merged; empty: none at all");
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
@@ -117,7 +119,7 @@ void describe(auto& f, VMoEPositionConfig& c) {
   f("name", c.name,
     "kind of position embedding: learned, sines and cosines of a patch's row and column, or none",
     one_of({kLearned, kSinCos2d, kNoPosition}));
-  f("temperature", c.temperature, "longest wavelength of sincos2d, in patches over 2 pi",
+  f("temperature", c.temperature, "longest wavelength of sincos2d divided by 2 pi, in patches",
     above(0.0), at_most(kMaxTemperature));
   f("class_token", c.class_token,
     "row of a learned embedding for the class token; false: patches alone have positions, as in "
@@ -260,9 +262,9 @@ void describe(auto& f, VMoEConfig& c) {
     "number of classes; 0: no head, the network returns the head's input", between(0, kMaxWidth),
     renamed_from("classes"));
   f("classifier", c.classifier,
-    "input of the head: token: class token; gap: mean of the patches; token_gap: both side by "
-    "side; tokens: class token and registers side by side; map: attention pooling of the patches; "
-    "0: first token",
+    "input of the head; token: class token; gap: mean of the patches; token_gap: class token and "
+    "mean of the patches side by side; tokens: class token and registers side by side; map: "
+    "attention pooling of the patches; 0: first token",
     one_of({kPoolToken, kPoolMean, kPoolMap, "0", kPoolTokenAndMean, kPoolTokens}));
   f("class_token", c.class_token,
     "learned token before the patches; null: where the classifier takes it");

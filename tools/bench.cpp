@@ -58,12 +58,12 @@ std::string to_text(const bench::NamedRow& result) {
                      row.peer, row.unit, row.ratio, goal, row.description);
 }
 
-/// Returns "operators: meaning; ...".
+/// Returns a line "operators: meaning" for each benchmark.
 std::string names_and_descriptions() {
   std::string text;
   for (const auto& benchmark : bench::benchmarks()) {
     text +=
-        fmt::format("{}{}: {}", text.empty() ? "" : "; ", benchmark.name, benchmark.description);
+        fmt::format("{}{}: {}", text.empty() ? "" : "\n", benchmark.name, benchmark.description);
   }
   return text;
 }
@@ -286,7 +286,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       add_verb(app, "bench", "Time a network, or benchmark this program against plain ATen.",
                "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
-  add_checkpoint(*verb, "name", options->name, "; or a benchmark: " + names_and_descriptions(),
+  add_checkpoint(*verb, "name", options->name, "; or a benchmark:\n" + names_and_descriptions(),
                  "CHECKPOINT|NAME");
   const CLI::Option* const rows =
       add_text(*verb, "--rows", options->rows, "PATTERN",

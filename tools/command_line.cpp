@@ -198,6 +198,8 @@ CLI::Validator one_of_words(std::vector<std::string> words) {
       "");
 }
 
+constexpr size_t kColumns = 100;  // Of a line of help.
+
 HelpFormatter::HelpFormatter() {
   label("INT", "N");
   label("UINT", "N");
@@ -214,8 +216,11 @@ std::string HelpFormatter::make_group(std::string group, bool is_positional,
 }
 
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
-  constexpr size_t kColumns = 100;
-  return wrapped(CLI::Formatter::make_option_desc(option), kColumns - get_column_width(), "");
+  std::string text;  // Of a list each item begins a line.
+  for (const std::string& line : split(CLI::Formatter::make_option_desc(option), '\n')) {
+    text += (text.empty() ? "" : "\n") + wrapped(line, kColumns - get_column_width(), "");
+  }
+  return text;
 }
 
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
@@ -223,7 +228,13 @@ std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
   for (const std::string_view end : {" ", " not with:"}) {  // A hidden option's name is empty.
     if (text.ends_with(end)) text.resize(text.size() - end.size());
   }
-  return text;
+  constexpr std::string_view kSeveral = " ...";
+  const bool says_several = option->get_type_name().find("...") != std::string::npos;
+  if (const size_t at = text.find(kSeveral); says_several && at != std::string::npos) {
+    text.erase(at, kSeveral.size());
+  }
+  const std::string name(2 + make_option_name(option, false).size(), '-');
+  return wrapped(name + text, kColumns, "      ").substr(name.size());
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {

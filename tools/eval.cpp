@@ -231,18 +231,19 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
           ->check(whole_number(1, 1 << 20))
           ->delimiter(',')
           ->allow_extra_args(false)
-          ->type_name("N ...");
+          ->type_name("N[,N...]");
   CLI::Option* seeds = verb.add_option("--shot-seeds", few.num_seeds,
                                        "number of random choices of the images of --shots")
                            ->check(whole_number(1, 1000))
                            ->capture_default_str();
-  CLI::Option* l2 = verb.add_option("--shot-l2", few.l2,
-                                    "strengths of the L2 regularisation, of which the most "
-                                    "accurate on the split is reported (2^-10 to 2^19)")
-                        ->check(number(1e-12, 1e12))
-                        ->delimiter(',')
-                        ->allow_extra_args(false)
-                        ->type_name("L2 ...");
+  CLI::Option* l2 =
+      verb.add_option("--shot-l2", few.l2,
+                      "strengths of the L2 regularisation, of which the most accurate on --split "
+                      "is reported (powers of two from 2^-10 to 2^19)")
+          ->check(number(1e-12, 1e12))
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->type_name("L2[,L2...]");
   for (CLI::Option* option : {seeds, l2}) option->needs(shots);
   for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
                             "--real-labels", "--routing-images", "--tsne"}) {
@@ -301,8 +302,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->type_name("NAME");
   verb->add_option(
           "--classes-of", arguments->class_name_source,
-          "source of the class names; checkpoint: the network's classes, of which the data's must "
-          "have the names or output numbers; data: the data's classes in order")
+          "source of the class names; checkpoint: the network, whose names or output indices (from "
+          "0) the data's classes must have; data: the data's classes in order")
       ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();

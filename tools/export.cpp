@@ -30,13 +30,13 @@ struct ExportArguments {
   ExportOptions options;
 };
 
-/// Returns each format with this text about it.
+/// Returns a line for each format with this text about it.
 std::string listed_formats(std::string ExportFormat::*text) {
   std::vector<std::string> items;
   for (const auto& [name, format] : export_formats().entries()) {
     items.push_back(fmt::format("{}: {}", name, format.*text));
   }
-  return fmt::format("{}", fmt::join(items, "; "));
+  return fmt::format("{}", fmt::join(items, "\n"));
 }
 
 /// Returns the names of the formats whose field is neither 0 nor false.
@@ -45,7 +45,7 @@ std::string formats_with(auto ExportFormat::*field) {
   for (const auto& [name, format] : export_formats().entries()) {
     if (format.*field) names.push_back(name);
   }
-  return fmt::format("{}", fmt::join(names, "; "));
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 int64_t most_shards() {
@@ -106,8 +106,8 @@ void export_model(const ExportArguments& arguments) {
 void add_export(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
       "PyTorch has deprecated TorchScript as of version 2.11. Keep an export of format\n"
-      "safetensors beside such a file: its weights, config.json, labels.json and\n"
-      "preprocess.json suffice to rebuild the network.";
+      "safetensors beside a TorchScript file: weights, config.json, labels.json and\n"
+      "preprocess.json of the export suffice to rebuild the network.";
   const auto arguments = std::make_shared<ExportArguments>();
   ExportOptions& options = arguments->options;
   CLI::App* verb =
@@ -115,11 +115,11 @@ void add_export(CLI::App& app, int& exit_code) {
                "export checkpoints/small --format torchscript --out small.ts.pt", kNotes);
   add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
   verb->add_option("--format", arguments->format,
-                   "format of the export; " + listed_formats(&ExportFormat::description))
+                   "format of the export:\n" + listed_formats(&ExportFormat::description))
       ->required()
       ->type_name("NAME");
   add_text(*verb, "--out", options.out, "FILE",
-           "output path; " + listed_formats(&ExportFormat::out_help))
+           "output path by format:\n" + listed_formats(&ExportFormat::out_help))
       ->required();
   verb->add_option("--shards", options.num_shards,
                    fmt::format("number of data files, for the format {} (1)",

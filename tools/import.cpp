@@ -125,7 +125,7 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N");
   verb.add_option("--layers", upcycling.layers,
-                  "numbers, from 0, of the blocks of a vit that get experts, separated by commas")
+                  "indices of the blocks of a vit (from 0) that get experts, separated by commas")
       ->delimiter(',')
       ->check(whole_number(0, static_cast<int64_t>(kMaxLayers) - 1))
       ->type_name("N,...");
@@ -147,12 +147,14 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
 
 void add_import(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
-      "With --classes, arrays named 'head' are dropped; with it or --image-size, the position\n"
-      "embedding is resized and routers are reshaped for an ensemble, as the released recipes\n"
-      "do. The first rule whose pattern (RE2's syntax: no backreferences, no look-around)\n"
-      "is found in an array's name applies to it; new names begin with params/, an empty\n"
-      "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
-      "AXIS REPEATS, which copies a dense MLP to all experts.\n"
+      "With --classes, arrays named 'head' are dropped. With --classes or --image-size, the\n"
+      "position embedding is resized and routers are reshaped for an ensemble, as the released\n"
+      "recipes do.\n"
+      "--rules: the first rule whose pattern (RE2's syntax: no backreferences, no look-around) is\n"
+      "found in an array's name applies to the array. New names begin with params/, and an empty\n"
+      "replacement drops the array. The transformation vit_zoom resizes the position embedding,\n"
+      "reshape gives the array the shape of the network's parameter, and expand_tile AXIS REPEATS\n"
+      "copies a dense MLP to all experts.\n"
       "vit: ViT, DeiT, DeiT3, DINOv2 and SigLIP in safetensors; --experts makes a mixture that\n"
       "begins with the dense network's outputs.";
   const auto arguments = std::make_shared<ImportArguments>();

@@ -31,7 +31,7 @@ SETTINGS = """# Settings
 
 *Printed from the declarations of the settings (`tools/pages.py settings build/release/bin/moesaic`); `moesaic list
 settings` prints the same text, `moesaic list settings --json` the same as JSON.* Arguments name a setting by its path,
-where N stands for the number or the name of an item. Every object also takes [`extends`](training.md#recipes).
+where N stands for the index (from 0) or the name of an item. Every object also takes [`extends`](training.md#recipes).
 """
 HEADINGS = {
     "run": "A run",

@@ -204,7 +204,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       add_text(*verb, "images", arguments->images, "IMAGE|FOLDER",
                "image files (JPEG, PNG, WebP), or folders of them (read recursively, in sorted "
                "order, following links); a warning names skipped files; a corrupt file gives an "
-               "error line and exit code 1");
+               "error line, the others are predicted, and the exit code is 1");
   CLI::Option* top =
       verb->add_option("--top", arguments->top, "largest number of classes per image")
           ->check(whole_number(1, 1 << 20))
@@ -222,13 +222,14 @@ void add_predict(CLI::App& app, int& exit_code) {
   input->needs(output);
   output->needs(input);
   for (CLI::Option* option : {images, top, json, csv}) input->excludes(option);
-  verb->add_flag("--routing", arguments->routing,
-                 "add each token's experts and gates: for images to --json, for --input as tensors "
-                 "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts] to "
-                 "--output");
-  verb->add_option("--batch-size", arguments->batch_size,
-                   "number of images per batch (32, or 256 of --input); a network with an expert "
-                   "capacity computes image files one by one, and --input as one batch")
+  verb->add_flag(
+      "--routing", arguments->routing,
+      "add the routing of each token: its experts and gates to --json, or with --input tensors "
+      "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts] to --output");
+  verb->add_option(
+          "--batch-size", arguments->batch_size,
+          "number of images per batch (32, or 256 of --input); without effect where experts have a "
+          "capacity: image files are computed one by one, and --input as one batch")
       ->check(batch_size());
   add_device(*verb, arguments->device);
   add_precision(*verb, arguments->precision, {"float32", "int8"});

@@ -264,6 +264,12 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
            "plan to follow, a JSON file as prune --dry-run --json prints it; edits are allowed");
 }
 
+/// Returns the meaning of --replace, with a line for each replacement.
+std::string replace_option_help() {
+  return fmt::format("{}\n({}, or with --plan that of the plan)",
+                     fmt::join(split(kReplaceHelp, ';'), "\n"), kReplaceDefaultHelp);
+}
+
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   PruneOptions& prune = arguments->options.prune;
   verb.add_option(
@@ -296,9 +302,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->check(blocks)
       ->excludes(exclude)
       ->group("");  // Not in the help.
-  verb.add_option(
-          "--replace", prune.replace,
-          fmt::format("{} ({}; with --plan: that of the plan)", kReplaceHelp, kReplaceDefaultHelp))
+  verb.add_option("--replace", prune.replace, replace_option_help())
       ->type_name("nothing|mean|merge|reroute")
       ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,

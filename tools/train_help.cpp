@@ -25,7 +25,8 @@ namespace moesaic::tools {
 namespace {
 
 constexpr size_t kColumns = 100;
-constexpr const char* kItems = "\nN is the number of an item, or its name where it has one.\n";
+constexpr const char* kItems =
+    "\nN is the index of an item (from 0), or its name where it has one.\n";
 
 std::string with_note(const HelpRows& rows) {
   const std::string text = help_text(rows);
@@ -215,7 +216,8 @@ std::string settings_called(const std::string& name, const Document& recipe) {
 
 std::string common_settings_help() {
   return fmt::format(
-      "Common settings, with their defaults (N: a phase's number or name):\n{}\n"
+      "Common settings, with their defaults (N: a phase's index, from 0, or its name):\n"
+      "{}\n"
       "All settings: moesaic train --help KEY.PATH, e.g. phases.optimizer, or --help model NAME\n",
       common_help(rows_of(help_rows<RunConfig>(), choices_of_runs(), {})));
 }

@@ -37,7 +37,10 @@ void Rules::add(const Rules& other) {
   is_required = is_required || other.is_required;
   is_not_empty = is_not_empty || other.is_not_empty;
   is_common = is_common || other.is_common;
-  if (!other.choices.empty()) choices = other.choices;
+  if (!other.choices.empty()) {
+    choices = other.choices;
+    choices_text = other.choices_text;
+  }
   take(above, other.above);
   take(at_least, other.at_least);
   take(below, other.below);
@@ -46,6 +49,7 @@ void Rules::add(const Rules& other) {
 }
 
 std::string Rules::text() const {
+  if (!choices_text.empty()) return choices_text;
   if (!choices.empty()) return fmt::format("{}", fmt::join(choices, " | "));
   if (at_least && at_most) return fmt::format("{} to {}", *at_least, *at_most);
   std::vector<std::string> parts;
@@ -85,8 +89,8 @@ void Rules::check_not_empty(bool filled, const Value& value, std::string_view na
   if (is_not_empty && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
 }
 
-Rules one_of(std::vector<std::string> choices) {
-  return {.choices = std::move(choices)};
+Rules one_of(std::vector<std::string> choices, std::string text) {
+  return {.choices = std::move(choices), .choices_text = std::move(text)};
 }
 
 Rules above(double limit) {

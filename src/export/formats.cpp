@@ -193,7 +193,7 @@ Registry<ExportFormat>& export_formats() {
       {{"onnx",
         recorded_format("one file for ONNX Runtime (opset 20), written by Python", export_onnx)},
        {"pt2", recorded_format("one file of torch.export, which LibTorch runs without Python; "
-                               "Python is needed to write it",
+                               "moesaic needs Python to write it",
                                export_pt2)},
        {"pytorch",
         {.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card",

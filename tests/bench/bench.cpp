@@ -101,7 +101,7 @@ const std::vector<Benchmark>& benchmarks() {
       {"data", "reading photos for training against Python's DataLoader", bench_data,
        data_left_out},
       {"latent",
-       "single-sample steps of the latent clusters paper, sampling included, against plain ATen",
+       "single-sample steps of the latent paper's algorithm, sampling included, against plain ATen",
        bench_latent, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
@@ -109,9 +109,12 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
-      {"pmoe", "steps of the patch-level mixtures' wide residual networks against plain ATen",
+      {"pmoe",
+       "training steps of a wide residual network with patch-level experts (WRN-pMoE) against "
+       "plain ATen",
        bench_wrn, nothing_left_out},
-      {"processes", "training on two processes against one, and its overlap with communication",
+      {"processes",
+       "training on two processes against one, and overlap of computation and communication",
        bench_processes, nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        operators_left_out},

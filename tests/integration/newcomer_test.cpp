@@ -187,12 +187,15 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
     command.emplace_back("--help");
     const std::string text = run_program(command).out;
     EXPECT_FALSE(text.empty());
+    EXPECT_EQ(text.find("... ..."), std::string::npos) << text;  // Several values, said twice.
     for (const std::string& meaning : option_texts(text)) {
       EXPECT_EQ(fault_of(meaning), "") << command.front() << ": " << meaning;
     }
   }
   const std::string prune = run_program({"prune", "--help"}).out;
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
+  EXPECT_NE(prune.find("\n" + std::string(30, ' ') + "merge: the kept expert"), std::string::npos)
+      << prune;
   EXPECT_NE(prune.find("\n  checkpoint CHECKPOINT REQUIRED\n"), std::string::npos) << prune;
   EXPECT_NE(
       prune.find("\n  --finetuned CHECKPOINT      another name of the positional checkpoint\n"),

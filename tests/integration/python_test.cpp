@@ -274,7 +274,7 @@ TEST_F(PythonServers, PredictUsesTheLabelsAndPreprocessingOfAProgram) {
   for (const char* format : {"safetensors", "torchscript", "vmoe"}) {
     const auto refused = run_program({"export", smoke_run().string(), "--format", format,
                                       "--with-preprocessing", "--out", text_path("other")});
-    expect_one_line_error(refused, 2, "for the formats onnx; pt2; pytorch");
+    expect_one_line_error(refused, 2, "for the formats onnx, pt2, pytorch");
   }
 }
 

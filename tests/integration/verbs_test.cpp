@@ -136,7 +136,7 @@ TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
   expect_one_line_error(
       run_program({"export", run(), "--format", "safetensors", "--out", text_path("out"),
                    "--precision", "int8"}),
-      2, "export: --precision int8 is for the formats onnx; pt2; pytorch; leave it out");
+      2, "export: --precision int8 is for the formats onnx, pt2, pytorch; leave it out");
 }
 
 TEST_F(OwnNetwork, IsTimedByBatchSize) {

@@ -46,6 +46,7 @@ struct Rules {
   bool is_not_empty = false;
   bool is_common = false;
   std::vector<std::string> choices;
+  std::string choices_text;  // Text of many choices for help; empty: all of them.
   std::optional<double> above, at_least, below, at_most;
   std::vector<std::string> former_keys;  // Keys of the setting in earlier versions.
 
@@ -75,8 +76,8 @@ struct Rules {
 inline constexpr auto common = Rules::Flag::common;        ///< Short help shows the setting.
 inline constexpr auto required = Rules::Flag::required;    ///< The key must be given.
 inline constexpr auto not_empty = Rules::Flag::not_empty;  ///< A string, list or map has an item.
-/// Requires one of these texts.
-Rules one_of(std::vector<std::string> choices);
+/// Requires one of these texts, which help shows as `text`; empty: all of them.
+Rules one_of(std::vector<std::string> choices, std::string text = "");
 Rules above(double limit);               ///< Requires x > limit.
 Rules at_least(double limit);            ///< Requires x >= limit.
 Rules below(double limit);               ///< Requires x < limit.

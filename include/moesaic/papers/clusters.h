@@ -342,8 +342,8 @@ void describe(auto& f, ImageMoEConfig& c) {
   f("width", c.width, "width multiplier on an expert's usual channels, rounded",
     between(0.01, 16.0));
   f("router", c.router,
-    "linear switch router over the sum of the image's squares; null: a single expert without a "
-    "router");
+    "linear top-1 (switch) router over the sum of the image's squares; null: a single expert "
+    "without a router");
 }
 /// Checks that squares fill the image and that there is one expert without a router.
 ConfigProblem config_problem(const ImageMoEConfig& config);

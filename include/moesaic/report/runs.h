@@ -89,9 +89,9 @@ void describe(auto& f, SweepConfig& c) {
     "choices of different numbers of experts per layer, besides those of keep; empty: none",
     renamed_from("by_layer"));
   f("criteria", c.criteria,
-    "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with mean in "
-    "place of 'replace'; empty: refused with 'keep'",
-    not_empty, one_of(sweep_criterion_names()));
+    "criteria that rank the experts (moesaic list criteria), alone or with a replacement instead "
+    "of 'replace' (random.mean, random.reroute); empty: refused with 'keep'",
+    not_empty, one_of(sweep_criterion_names(), "CRITERION | CRITERION.REPLACEMENT"));
   f("replace", c.replace, replace_help(), one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and replacements that need them, from the last phase's "

@@ -21,7 +21,8 @@ PHOTOS = {
     "loader_decoder": "torchvision's own decoder, two workers",
 }
 PROCESSES = {
-    "overlap": "time of a step over that of its communication, where computation takes as long",
+    "overlap": "time of a step over the time of its communication alone, where its computation takes as "
+               "long as its communication",
     "two_processes": "speed against one process with two threads, 64 images a step",
     "two_processes_of_few_images": "the same with 32 images",
     "expert_parallel": "speed with sharded experts against all experts in each process",

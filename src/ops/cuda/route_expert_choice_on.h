@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "../kernels/route_expert_choice.h"
+#include "../route.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
@@ -194,8 +195,9 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
                                   const ExpertChoiceOptions& options) {
+  if (logits_in.size(1) > kernels::kMaxExperts) return expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_expert_choice", logits, options.kept, device);
+  const KeptScope computed(logits, options.kept, device);
   const ExpertChoicePlan plan(logits, options);
   const RowTensors to = unfilled_rows(logits, plan.computed, plan.bound());
   with_logit_type(logits, [&](auto tag) {

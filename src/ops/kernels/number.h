@@ -15,22 +15,14 @@
 namespace moesaic::ops::kernels {
 
 MOESAIC_INLINE float float_of_bits(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(bits);
-#else
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
-#endif
 }
 MOESAIC_INLINE uint32_t bits_of(float value) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(value);
-#else
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
-#endif
 }
 
 /// A bfloat16 in its memory format.
@@ -144,13 +136,6 @@ template <class T, int Count>
 MOESAIC_INLINE void write_zeros(T* to) {
   Piece<T, Count> zeros = {};
   write<T, Count>(to, zeros);
-}
-
-MOESAIC_INLINE float exp_of(float x) {
-  return expf(x);
-}
-MOESAIC_INLINE double exp_of(double x) {
-  return exp(x);
 }
 
 template <class T>

@@ -77,8 +77,8 @@ const Case kCases[] = {
      [] {
        return routes({.k = 2, .kept = {0, 3}});
      }},
-    // Scores, borders, two passes of a softmax and their sums; count, scan, place.
-    {"ExpertChoice", 8, 0,
+    // Scores, borders, two passes of a softmax; count, scan, place.
+    {"ExpertChoice", 7, 0,
      [] {
        const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat);
        return [=] { route_expert_choice(logits, {.capacity_factor = 1.0}); };

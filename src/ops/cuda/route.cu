@@ -18,7 +18,6 @@ namespace moesaic::ops::kernels {
   MOESAIC_START(kSelectThreads, SelectDigit<ExpertQueues<Scalar>>)   \
   MOESAIC_START(kSelectThreads, FindTops<Scalar>)                    \
   MOESAIC_START(kSelectThreads, SumTerms<Scalar>)                    \
-  MOESAIC_START(256, AddUpSoftmax<Scalar>)                           \
   MOESAIC_START(256, CountRule<Scalar>)                              \
   MOESAIC_START(256, PlaceRule<Scalar>)
 MOESAIC_INSTANTIATE(float)

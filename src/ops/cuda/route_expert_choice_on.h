@@ -123,33 +123,6 @@ void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& 
       kernel.shared_bytes(plan.threads()));
 }
 
-/// Softmax over tokens of each queue, by parts.
-template <class Scalar>
-struct TokenSoftmax {
-  Tensor tops, sums;  // [queue, part]; sums may be undefined.
-  int64_t parts;
-
-  kernels::PartialSoftmax<Scalar> view() const {
-    return {in<Scalar>(tops), sums.defined() ? in<Scalar>(sums) : nullptr, parts};
-  }
-};
-
-/// Adds up the terms of the tokens within the borders, or of all if there are none.
-template <class Scalar, class Device>
-TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& queues,
-                                         const kernels::Border* borders,
-                                         const ExpertChoicePlan& plan, const Tensor& like,
-                                         const Device& device) {
-  TokenSoftmax<Scalar> softmax{at::empty({queues.blocks()}, like.options()), {}, queues.parts};
-  on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(softmax.tops)}, plan, device);
-  if (!plan.over_tokens()) return softmax;
-  const Tensor sums = at::empty_like(softmax.tops);
-  on_parts(kernels::SumTerms<Scalar>{queues, softmax.view(), borders, out<Scalar>(sums)}, plan,
-           device);
-  softmax.sums = sums;
-  return softmax;
-}
-
 /// Turns the rule into a routing.
 template <class Scalar, class Device>
 void route_by_rule(const at::Tensor& logits, int64_t slots,
@@ -180,14 +153,15 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
   const auto queues = plan.queues<Scalar>(scores);
   const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
   const auto* const borders = in<kernels::Border>(memory);
-  const auto softmax = softmax_over_tokens<Scalar>(
-      queues, plan.kind == ExpertGate::softmax_tokens ? nullptr : borders, plan, logits, device);
-  using Total = kernels::SoftmaxTotal<Scalar>;
-  const Tensor totals = at::empty({2 * queues.count()}, logits.options());
-  const kernels::AddUpSoftmax<Scalar> add{softmax.view(), queues.count(), out<Total>(totals)};
-  device.template start<256>(add, kernels::divide_up<int64_t>(queues.count(), kTokenThreads),
-                             kTokenThreads, 0);
-  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      in<Total>(totals),
+  const Tensor tops = at::empty({queues.blocks()}, logits.options()), sums = at::empty_like(tops);
+  kernels::PartialSoftmax<Scalar> softmax{in<Scalar>(tops), nullptr, queues.parts};
+  on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(tops)}, plan, device);
+  if (plan.over_tokens()) {
+    const auto* const terms = plan.kind == ExpertGate::softmax_tokens ? nullptr : borders;
+    on_parts(kernels::SumTerms<Scalar>{queues, softmax, terms, out<Scalar>(sums)}, plan, device);
+    softmax.sums = in<Scalar>(sums);
+  }
+  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      softmax,
                                                plan.cut,           queues.slots, plan.kind};
   route_by_rule<Scalar>(logits, plan.computed, rule, arrays_of<Scalar>(to), device);
 }

@@ -189,34 +189,12 @@ struct SumTerms {
   }
 };
 
-/// Largest score and sum of the terms of a softmax.
-template <class Scalar>
-struct SoftmaxTotal {
-  Scalar top, sum;
-};
-
-/// Writes totals[queue], one thread per queue.
-template <class Scalar>
-struct AddUpSoftmax {
-  PartialSoftmax<Scalar> softmax;
-  int64_t count;
-  SoftmaxTotal<Scalar>* totals;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    block.each([&](int thread) {
-      const int64_t queue = block.index() * block.threads() + thread;
-      if (queue < count) totals[queue] = {softmax.top(queue), softmax.sum(queue)};
-    });
-  }
-};
-
 /// Whether an expert has a token, and its gate.
 template <class Scalar>
 struct ExpertChoiceRule {
-  const Scalar* scores;                // [slots, T]
-  const Border* borders;               // [group, slot]
-  const SoftmaxTotal<Scalar>* totals;  // [group, slot]
+  const Scalar* scores;   // [slots, T]
+  const Border* borders;  // [group, slot]
+  PartialSoftmax<Scalar> softmax;
   TokenGroups cut;
   int32_t slots;
   ExpertGate kind;
@@ -231,11 +209,11 @@ struct ExpertChoiceRule {
     return borders[queue(token, slot)].accepts(QueueEntry::of(score(token, slot), token));
   }
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
-    const SoftmaxTotal<Scalar>& at = totals[queue(token, slot)];
-    if (at.top != at.top) return at.top;
+    const Scalar top = softmax.top(queue(token, slot));
+    if (top != top) return top;
     if (kind == ExpertGate::one) return 1;
     if (kind == ExpertGate::softmax_experts) return score(token, slot);
-    return softmax_exp(score(token, slot) - at.top) / at.sum;
+    return softmax_exp(score(token, slot) - top) / softmax.sum(queue(token, slot));
   }
 };
 

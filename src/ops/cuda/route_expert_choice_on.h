@@ -76,14 +76,6 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
         kind(options.gate),
         all_seen(options.pruned == PrunedSelection::zero) {}
 
-  kernels::ExpertColumns own(const kernels::KeptView& kept) const {
-    return {static_cast<int32_t>(computed), kept};
-  }
-  /// Returns the experts that a softmax over experts includes.
-  kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
-    if (!all_seen) return own(kept);
-    return {static_cast<int32_t>(experts), {nullptr, nullptr}};
-  }
   int64_t parts() const { return queue_parts(cut.count() * computed, cut.group_size); }
   int threads() const { return queue_threads(cut.group_size, parts()); }
   template <class Scalar>
@@ -94,26 +86,6 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
     return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
   }
 };
-
-constexpr int kTokenThreads = 256;
-
-/// Returns the scores that experts compare, [written.slots, T].
-template <class Scalar, class Device>
-Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
-                    const kernels::ExpertColumns& written, const kernels::ExpertColumns& seen,
-                    const Device& device) {
-  const Tensor scores = at::empty({written.slots, plan.tokens}, logits.options());
-  const kernels::WriteScores<Scalar> kernel{in<Scalar>(logits),
-                                            plan.tokens,
-                                            plan.experts,
-                                            written,
-                                            seen,
-                                            plan.kind == ExpertGate::softmax_experts,
-                                            out<Scalar>(scores)};
-  device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
-                             kTokenThreads, 0);
-  return scores;
-}
 
 /// Starts a kernel on all parts of all queues.
 template <class Kernel, class Device>
@@ -149,7 +121,18 @@ void route_by_rule(const at::Tensor& logits, int64_t slots,
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                    const kernels::KeptView& kept, const RowTensors& to, const Device& device) {
-  const Tensor scores = write_scores<Scalar>(logits, plan, plan.own(kept), plan.seen(kept), device);
+  const Tensor scores = at::empty({plan.computed, plan.tokens}, logits.options());
+  const kernels::WriteScores<Scalar> write{in<Scalar>(logits),
+                                           plan.tokens,
+                                           plan.experts,
+                                           static_cast<int32_t>(plan.computed),
+                                           kept,
+                                           plan.kind == ExpertGate::softmax_experts,
+                                           plan.all_seen,
+                                           out<Scalar>(scores)};
+  constexpr int kThreads = 256;
+  device.template start<kThreads>(write, kernels::divide_up<int64_t>(plan.tokens, kThreads),
+                                  kThreads, 0);
   const auto queues = plan.queues<Scalar>(scores);
   const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
   const auto* const borders = in<kernels::Border>(memory);

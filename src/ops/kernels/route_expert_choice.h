@@ -10,22 +10,16 @@
 
 namespace moesaic::ops::kernels {
 
-/// Subset of a router's experts, numbered by their slot in it.
-struct ExpertColumns {
-  int32_t slots;
-  KeptView kept;
-
-  MOESAIC_INLINE int64_t column(int64_t slot) const { return kept.column(slot); }
-};
-
-/// Writes scores[slot, t], which the experts in `written` compare; a score's neighbours are tokens
+/// Writes scores[slot, t], which the computed experts compare; a score's neighbours are tokens
 /// of the same expert. One thread per token.
 template <class Scalar>
 struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
-  ExpertColumns written, seen;
-  bool over_experts;  // Scores are a softmax over the experts in `seen` instead of logits.
+  int32_t slots;  // Number of computed experts, those of `kept`.
+  KeptView kept;
+  bool over_experts;  // Scores are a softmax over experts instead of logits.
+  bool all_seen;      // This softmax includes experts that are not computed.
   Scalar* scores;
 
   template <class Block>
@@ -36,17 +30,19 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      const KeptView seen = all_seen ? KeptView{nullptr, nullptr} : kept;
+      const int64_t terms = !over_experts ? 0 : all_seen ? experts : slots;
+      for (int64_t slot = 0; slot < terms; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      for (int64_t slot = 0; slot < terms; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
       if (over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
-      for (int32_t slot = 0; slot < written.slots; ++slot) {
-        const Scalar at = from[written.column(slot)];
+      for (int32_t slot = 0; slot < slots; ++slot) {
+        const Scalar at = from[kept.column(slot)];
         scores[slot * tokens + token] = over_experts ? softmax_exp(at - top) / sum : at;
       }
     });

@@ -169,28 +169,28 @@ ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& op
                          options);
 }
 
-/// With g the softmax of the gates and u_e the gradient of expert e's gate (0 for drops):
-/// g_e (u_e - sum over i of g_i u_i) over the experts of the softmax; u_e itself for Gate::logit.
+/// The gradient of a softmax or of a selection of logits, from that of each expert's gate.
 Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
                              const Tensor& choice_Tk, const Tensor& choice_row_Tk,
                              const TokenChoiceOptions& options) {
-  const Tensor grad_TE = at::zeros(logits_TE.sizes(), logits_TE.options());
+  const Tensor zeros_TE = at::zeros(logits_TE.sizes(), logits_TE.options());
+  if (options.gate == Gate::one) return zeros_TE;
   const Tensor choice = choice_Tk.to(at::kLong);
-  if (options.gate == Gate::one) return grad_TE;
   // Drops read a zero in front of the rows' gradients.
   const Tensor arriving_Tk = at::cat({grad_gate.new_zeros({1}), grad_gate})
                                  .index_select(0, choice_row_Tk.flatten() + 1)
                                  .view_as(choice);
-  if (options.gate == Gate::logit) return grad_TE.scatter_(1, choice, arriving_Tk);
+  const auto through_softmax = [](const Tensor& grad, const Tensor& logits) {
+    return at::_softmax_backward_data(grad, logits.softmax(1), 1, logits.scalar_type());
+  };
   if (options.gate == Gate::softmax_selected) {
-    const Tensor g_Tk = softmax_of(logits_TE.gather(1, choice));
-    const Tensor inner_T1 = sum_in_order(g_Tk * arriving_Tk);
-    return grad_TE.scatter_(1, choice, g_Tk * (arriving_Tk - inner_T1));
+    return zeros_TE.scatter_(1, choice, through_softmax(arriving_Tk, logits_TE.gather(1, choice)));
   }
+  const Tensor grad_TE = zeros_TE.scatter_(1, choice, arriving_Tk);
+  if (options.gate == Gate::logit) return grad_TE;
   const at::IntArrayRef seen = seen_ids(options);
-  const Tensor g_TE = in_columns(softmax_of(columns_of(logits_TE, seen)), seen, logits_TE.size(1));
-  const Tensor through_Tk = g_TE.gather(1, choice) * arriving_Tk;
-  return (g_TE * sum_in_order(through_Tk)).neg_().scatter_add_(1, choice, through_Tk).contiguous();
+  return in_columns(through_softmax(columns_of(grad_TE, seen), columns_of(logits_TE, seen)), seen,
+                    logits_TE.size(1));
 }
 
 namespace {

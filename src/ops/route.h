@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every routing as a composite of LibTorch's operators: what the operators compute on a device
-// without a kernel of its own for them. The CPU has one for token choice, a GPU for token choice
-// of up to eight experts and for the forward pass of expert choice; tests hold them against these.
+// without a kernel of its own for them. The CPU has one for token choice, a GPU for the forward
+// passes of token choice of up to eight experts and of expert choice; tests hold them against
+// these.
 //
 // Nothing waits for the host but the CPU's refusal of invalid logits; elsewhere, NaN counts as
 // -infinity, and what has no valid logits gets gates of NaN.

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 
 #include "../kernels/route_rows.h"
-#include "moesaic/base/error.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops {
@@ -24,14 +23,11 @@ inline int scan_threads(int64_t count) {
 
 class KeptScope {
  public:
-  /// Copies the list of kept experts to the device. Throws Error for more experts than fit.
+  /// Copies the list of kept experts, which are below kernels::kMaxExperts, to the device.
   template <class Device>
-  KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
-    const int64_t experts = logits.size(1);
-    if (experts > kernels::kMaxExperts) {
-      fail("{}: a GPU routes to at most {} experts, found {}", op, kernels::kMaxExperts, experts);
-    }
+  KeptScope(const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
     if (kept.empty()) return;
+    const int64_t experts = logits.size(1);
     storage_ =
         at::empty({experts + static_cast<int64_t>(kept.size())}, logits.options().dtype(at::kInt));
     kernels::ExpandKept kernel{};

@@ -92,9 +92,10 @@ void add(torch::Library& m) {
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
   using namespace on_device;
   add<TokenChoiceOperator, route_token_choice_on<DeviceScope>>(m);
-  add<TokenChoiceBackward, route_token_choice_backward_on<DeviceScope>>(m);
   add<ExpertChoiceOperator, route_expert_choice_on<DeviceScope>>(m);
-  // The composite, which is off with its operator.
+  // Composites, which are off with their operators.
+  m.impl(TokenChoiceBackward::kName,
+         Switchable<TokenChoiceBackward, TokenChoiceBackward::run<token_choice_backward>>::run);
   m.impl(ExpertChoiceBackward::kName,
          Switchable<ExpertChoiceBackward, ExpertChoiceBackward::run<expert_choice_backward>>::run);
   add<DispatchOperator, dispatch_on<DeviceScope>>(m);

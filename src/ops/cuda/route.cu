@@ -13,13 +13,11 @@ namespace moesaic::ops::kernels {
   MOESAIC_START(256, ChooseBestExperts<Scalar, 4>)                   \
   MOESAIC_START(256, ChooseBestExperts<Scalar, kMostChoices>)        \
   MOESAIC_START(256, PlaceChoices<Scalar>)                           \
-  MOESAIC_START(256, GateGradient<Scalar>)                           \
   MOESAIC_START(256, WriteScores<Scalar>)                            \
   MOESAIC_START(kSelectThreads, SelectBorders<ExpertQueues<Scalar>>) \
   MOESAIC_START(kSelectThreads, SelectDigit<ExpertQueues<Scalar>>)   \
   MOESAIC_START(kSelectThreads, FindTops<Scalar>)                    \
   MOESAIC_START(kSelectThreads, SumTerms<Scalar>)                    \
-  MOESAIC_START(256, AddUpSoftmax<Scalar>)                           \
   MOESAIC_START(256, CountRule<Scalar>)                              \
   MOESAIC_START(256, PlaceRule<Scalar>)
 MOESAIC_INSTANTIATE(float)

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "../kernels/route_expert_choice.h"
+#include "../route.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
@@ -75,14 +76,6 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
         kind(options.gate),
         all_seen(options.pruned == PrunedSelection::zero) {}
 
-  kernels::ExpertColumns own(const kernels::KeptView& kept) const {
-    return {static_cast<int32_t>(computed), kept};
-  }
-  /// Returns the experts that a softmax over experts includes.
-  kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
-    if (!all_seen) return own(kept);
-    return {static_cast<int32_t>(experts), {nullptr, nullptr}};
-  }
   int64_t parts() const { return queue_parts(cut.count() * computed, cut.group_size); }
   int threads() const { return queue_threads(cut.group_size, parts()); }
   template <class Scalar>
@@ -94,59 +87,12 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
   }
 };
 
-constexpr int kTokenThreads = 256;
-
-/// Returns the scores that experts compare, [written.slots, T].
-template <class Scalar, class Device>
-Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
-                    const kernels::ExpertColumns& written, const kernels::ExpertColumns& seen,
-                    const Device& device) {
-  const Tensor scores = at::empty({written.slots, plan.tokens}, logits.options());
-  const kernels::WriteScores<Scalar> kernel{in<Scalar>(logits),
-                                            plan.tokens,
-                                            plan.experts,
-                                            written,
-                                            seen,
-                                            plan.kind == ExpertGate::softmax_experts,
-                                            out<Scalar>(scores)};
-  device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
-                             kTokenThreads, 0);
-  return scores;
-}
-
 /// Starts a kernel on all parts of all queues.
 template <class Kernel, class Device>
 void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& device) {
   device.template start<kernels::kSelectThreads>(
       kernel, plan.cut.count() * plan.computed * plan.parts(), plan.threads(),
       kernel.shared_bytes(plan.threads()));
-}
-
-/// Softmax over tokens of each queue, by parts.
-template <class Scalar>
-struct TokenSoftmax {
-  Tensor tops, sums;  // [queue, part]; sums may be undefined.
-  int64_t parts;
-
-  kernels::PartialSoftmax<Scalar> view() const {
-    return {in<Scalar>(tops), sums.defined() ? in<Scalar>(sums) : nullptr, parts};
-  }
-};
-
-/// Adds up the terms of the tokens within the borders, or of all if there are none.
-template <class Scalar, class Device>
-TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& queues,
-                                         const kernels::Border* borders,
-                                         const ExpertChoicePlan& plan, const Tensor& like,
-                                         const Device& device) {
-  TokenSoftmax<Scalar> softmax{at::empty({queues.blocks()}, like.options()), {}, queues.parts};
-  on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(softmax.tops)}, plan, device);
-  if (!plan.over_tokens()) return softmax;
-  const Tensor sums = at::empty_like(softmax.tops);
-  on_parts(kernels::SumTerms<Scalar>{queues, softmax.view(), borders, out<Scalar>(sums)}, plan,
-           device);
-  softmax.sums = sums;
-  return softmax;
 }
 
 /// Turns the rule into a routing.
@@ -175,18 +121,30 @@ void route_by_rule(const at::Tensor& logits, int64_t slots,
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                    const kernels::KeptView& kept, const RowTensors& to, const Device& device) {
-  const Tensor scores = write_scores<Scalar>(logits, plan, plan.own(kept), plan.seen(kept), device);
+  const Tensor scores = at::empty({plan.computed, plan.tokens}, logits.options());
+  const kernels::WriteScores<Scalar> write{in<Scalar>(logits),
+                                           plan.tokens,
+                                           plan.experts,
+                                           static_cast<int32_t>(plan.computed),
+                                           kept,
+                                           plan.kind == ExpertGate::softmax_experts,
+                                           plan.all_seen,
+                                           out<Scalar>(scores)};
+  constexpr int kThreads = 256;
+  device.template start<kThreads>(write, kernels::divide_up<int64_t>(plan.tokens, kThreads),
+                                  kThreads, 0);
   const auto queues = plan.queues<Scalar>(scores);
   const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
   const auto* const borders = in<kernels::Border>(memory);
-  const auto softmax = softmax_over_tokens<Scalar>(
-      queues, plan.kind == ExpertGate::softmax_tokens ? nullptr : borders, plan, logits, device);
-  using Total = kernels::SoftmaxTotal<Scalar>;
-  const Tensor totals = at::empty({2 * queues.count()}, logits.options());
-  const kernels::AddUpSoftmax<Scalar> add{softmax.view(), queues.count(), out<Total>(totals)};
-  device.template start<256>(add, kernels::divide_up<int64_t>(queues.count(), kTokenThreads),
-                             kTokenThreads, 0);
-  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      in<Total>(totals),
+  const Tensor tops = at::empty({queues.blocks()}, logits.options()), sums = at::empty_like(tops);
+  kernels::PartialSoftmax<Scalar> softmax{in<Scalar>(tops), nullptr, queues.parts};
+  on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(tops)}, plan, device);
+  if (plan.over_tokens()) {
+    const auto* const terms = plan.kind == ExpertGate::softmax_tokens ? nullptr : borders;
+    on_parts(kernels::SumTerms<Scalar>{queues, softmax, terms, out<Scalar>(sums)}, plan, device);
+    softmax.sums = in<Scalar>(sums);
+  }
+  const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      softmax,
                                                plan.cut,           queues.slots, plan.kind};
   route_by_rule<Scalar>(logits, plan.computed, rule, arrays_of<Scalar>(to), device);
 }
@@ -194,8 +152,9 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
                                   const ExpertChoiceOptions& options) {
+  if (logits_in.size(1) > kernels::kMaxExperts) return expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_expert_choice", logits, options.kept, device);
+  const KeptScope computed(logits, options.kept, device);
   const ExpertChoicePlan plan(logits, options);
   const RowTensors to = unfilled_rows(logits, plan.computed, plan.bound());
   with_logit_type(logits, [&](auto tag) {

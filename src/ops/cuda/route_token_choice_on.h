@@ -8,7 +8,6 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
@@ -31,10 +30,6 @@ struct TokenChoicePlan : TokenChoiceSizes {
 
   int threads() const { return static_cast<int>(queues.segments.length); }
 };
-
-inline bool is_rerouted(const TokenChoiceOptions& options) {
-  return options.pruned == PrunedSelection::reroute;
-}
 
 template <class Scalar, class Device>
 void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& plan,
@@ -77,7 +72,7 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
     return token_choice(logits_in, options);
   }
   const Tensor logits = logits_in.contiguous();
-  const KeptScope computed("route_token_choice", logits, options.kept, device);
+  const KeptScope computed(logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
   const Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
@@ -87,8 +82,9 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
     choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k), options.gate,
-                    computed.view(), is_rerouted(options), plan.queues, out<int32_t>(choice),
-                    out<int32_t>(choice_row), out<int32_t>(counts), out<Scalar>(gate_Tk)},
+                    computed.view(), options.pruned == PrunedSelection::reroute, plan.queues,
+                    out<int32_t>(choice), out<int32_t>(choice_row), out<int32_t>(counts),
+                    out<Scalar>(gate_Tk)},
                    plan, device);
   });
   if (plan.limited && options.batch_priority) {
@@ -102,35 +98,4 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
   return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }
 
-template <class Device>
-Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
-                                      const Tensor& logits_in, const Tensor& choice_in,
-                                      const Tensor& row_in, const TokenChoiceOptions& options) {
-  if (logits_in.size(1) > kernels::kMaxExperts) {
-    return token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
-  }
-  const Tensor grad_gate = grad_in.contiguous(), logits = logits_in.contiguous();
-  const Tensor choice = choice_in.contiguous(), choice_row = row_in.contiguous();
-  const KeptScope computed("route_token_choice_backward", logits, options.kept, device);
-  Tensor grad_logits = at::empty_like(logits);
-  const int64_t tokens = logits.size(0);
-  with_logit_type(logits, [&](auto tag) {
-    using Scalar = typename decltype(tag)::type;
-    constexpr int kThreads = 128;
-    const kernels::GateGradient<Scalar> kernel{in<Scalar>(grad_gate),
-                                               in<Scalar>(logits),
-                                               in<int32_t>(choice),
-                                               in<int32_t>(choice_row),
-                                               tokens,
-                                               logits.size(1),
-                                               static_cast<int32_t>(choice.size(1)),
-                                               options.gate,
-                                               computed.view(),
-                                               is_rerouted(options),
-                                               out<Scalar>(grad_logits)};
-    device.template start<256>(kernel, kernels::divide_up<int64_t>(tokens, kThreads), kThreads,
-                               kernel.shared_bytes(kThreads));
-  });
-  return grad_logits;
-}
 }  // namespace moesaic::ops::on_device

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "moesaic/ops/activation.h"
 #include "number.h"
@@ -10,25 +11,6 @@
 namespace moesaic::ops::kernels {
 
 using Act = Activation;
-
-MOESAIC_INLINE float erfc_of(float x) {
-  return erfcf(x);
-}
-MOESAIC_INLINE double erfc_of(double x) {
-  return erfc(x);
-}
-MOESAIC_INLINE float expm1_of(float x) {
-  return expm1f(x);
-}
-MOESAIC_INLINE double expm1_of(double x) {
-  return expm1(x);
-}
-MOESAIC_INLINE float tanh_of(float x) {
-  return tanhf(x);
-}
-MOESAIC_INLINE double tanh_of(double x) {
-  return tanh(x);
-}
 
 // x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
 //
@@ -41,12 +23,12 @@ MOESAIC_INLINE S gelu_tanh_gate(S x) {
 #if defined(__CUDA_ARCH__)
   if constexpr (Fast) return __fdividef(1.0f, 1.0f + __expf(-z));
 #endif
-  return S(1) / (S(1) + exp_of(-z));
+  return S(1) / (S(1) + std::exp(-z));
 }
 
 template <class S>
 MOESAIC_INLINE S normal_distribution(S x) {
-  return S(0.5) * erfc_of(x * S(-0.70710678118654752));
+  return S(0.5) * std::erfc(x * S(-0.70710678118654752));
 }
 
 /// Pair of act(x) and act'(x); T is the type of the rows that x comes from.
@@ -65,41 +47,37 @@ MOESAIC_INLINE Activated<S> activated(S x) {
     return {x * gate, gate + x * gate * (S(1) - gate) * dz};
   } else if constexpr (Kind == Act::gelu) {
     const S below = normal_distribution(x);
-    return {x * below, below + x * S(0.3989422804014327) * exp_of(S(-0.5) * x * x)};
+    return {x * below, below + x * S(0.3989422804014327) * std::exp(S(-0.5) * x * x)};
   } else if constexpr (Kind == Act::cubic) {
     return {x * x * x, S(3) * x * x};
   } else if constexpr (Kind == Act::identity) {
     return {x, S(1)};
   } else if constexpr (Kind == Act::celu) {
-    return {x > S(0) ? x : expm1_of(x), x > S(0) ? S(1) : exp_of(x)};
+    return {x > S(0) ? x : std::expm1(x), x > S(0) ? S(1) : std::exp(x)};
   } else {
-    const S y = tanh_of(x);
+    const S y = std::tanh(x);
     return {y, S(1) - y * y};
   }
 }
 
-/// Calls body(kind), a type like std::integral_constant, for an activation known at run time.
-template <Act Kind>
-struct ActConstant {
-  static constexpr Act value = Kind;
-};
+/// Calls body(std::integral_constant) for an activation known at run time.
 template <class Body>
 MOESAIC_INLINE void with_activation(Act kind, const Body& body) {
   switch (kind) {
     case Act::relu:
-      return body(ActConstant<Act::relu>());
+      return body(std::integral_constant<Act, Act::relu>());
     case Act::gelu_tanh:
-      return body(ActConstant<Act::gelu_tanh>());
+      return body(std::integral_constant<Act, Act::gelu_tanh>());
     case Act::gelu:
-      return body(ActConstant<Act::gelu>());
+      return body(std::integral_constant<Act, Act::gelu>());
     case Act::cubic:
-      return body(ActConstant<Act::cubic>());
+      return body(std::integral_constant<Act, Act::cubic>());
     case Act::identity:
-      return body(ActConstant<Act::identity>());
+      return body(std::integral_constant<Act, Act::identity>());
     case Act::celu:
-      return body(ActConstant<Act::celu>());
+      return body(std::integral_constant<Act, Act::celu>());
     case Act::tanh:
-      return body(ActConstant<Act::tanh>());
+      return body(std::integral_constant<Act, Act::tanh>());
   }
 }
 

@@ -10,36 +10,35 @@
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#else
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #endif
 
 namespace moesaic::ops::kernels {
-
-MOESAIC_INLINE float float_of_bits(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(bits);
-#else
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-#endif
-}
-MOESAIC_INLINE uint32_t bits_of(float value) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(value);
-#else
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-#endif
-}
 
 /// A bfloat16 in its memory format.
 struct BFloat16 {
   uint16_t bits;
 };
 
+/// A float16 in its memory format.
+struct Half {
+  uint16_t bits;
+};
+
 MOESAIC_INLINE float widen(BFloat16 value) {
-  return float_of_bits(static_cast<uint32_t>(value.bits) << 16);
+  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+MOESAIC_INLINE float widen(Half value) {
+#if defined(__CUDACC__)
+  return __half2float(__ushort_as_half(value.bits));
+#else
+  return c10::Half(value.bits, c10::Half::from_bits());
+#endif
 }
 MOESAIC_INLINE float widen(float value) {
   return value;
@@ -48,53 +47,7 @@ MOESAIC_INLINE double widen(double value) {
   return value;
 }
 
-/// Rounds to the nearest bfloat16, ties to even.
-MOESAIC_INLINE BFloat16 to_bfloat16(float value) {
-  BFloat16 out;
-#if defined(__CUDA_ARCH__)
-  out.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
-#else
-  const uint32_t bits = bits_of(value);
-  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  out.bits = static_cast<uint16_t>(value != value ? 0x7FC0u : rounded);
-#endif
-  return out;
-}
-
-/// A float16 in its memory format.
-struct Half {
-  uint16_t bits;
-};
-
-MOESAIC_INLINE float widen(Half value) {
-#if defined(__CUDA_ARCH__)
-  return __half2float(__ushort_as_half(value.bits));
-#else
-  const uint32_t sign = (value.bits & 0x8000u) << 16, rest = value.bits & 0x7FFFu;
-  // Shifted into place, the exponent lacks the difference of the biases, 2^112.
-  const float scaled = float_of_bits(rest << 13) * 0x1p112f;
-  return float_of_bits(sign | (rest >= 0x7C00u ? 0x7F800000u | rest << 13 : bits_of(scaled)));
-#endif
-}
-
-/// Rounds to the nearest float16, ties to even.
-MOESAIC_INLINE Half to_half(float value) {
-  Half out;
-#if defined(__CUDA_ARCH__)
-  out.bits = __half_as_ushort(__float2half_rn(value));
-#else
-  const uint32_t sign = bits_of(value) >> 16 & 0x8000u, rest = bits_of(value) & 0x7FFFFFFFu;
-  uint32_t found = (rest + 0xFFFu + (rest >> 13 & 1u)) >> 13;
-  found = found < 0x23C00u ? found - 0x1C000u : 0x7C00u;  // From 65520 on: infinity.
-  if (rest < 0x38800000u) {  // Below 2^-14, steps are 2^-24: the sum rounds to them.
-    found = bits_of(float_of_bits(rest) + 0.5f) - bits_of(0.5f);
-  }
-  out.bits = static_cast<uint16_t>(sign | (value != value ? 0x7E00u : found));
-#endif
-  return out;
-}
-
-/// Type in which numbers of type T are summed, with conversions.
+/// Type in which numbers of type T are summed; sums are rounded to the nearest T, ties to even.
 template <class T>
 struct Number {
   using Sum = T;
@@ -103,12 +56,24 @@ struct Number {
 template <>
 struct Number<BFloat16> {
   using Sum = float;
-  static MOESAIC_INLINE BFloat16 narrow(float value) { return to_bfloat16(value); }
+  static MOESAIC_INLINE BFloat16 narrow(float value) {
+#if defined(__CUDACC__)
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#else
+    return {c10::BFloat16(value).x};
+#endif
+  }
 };
 template <>
 struct Number<Half> {
   using Sum = float;
-  static MOESAIC_INLINE Half narrow(float value) { return to_half(value); }
+  static MOESAIC_INLINE Half narrow(float value) {
+#if defined(__CUDACC__)
+    return {__half_as_ushort(__float2half_rn(value))};
+#else
+    return {c10::Half(value).x};
+#endif
+  }
 };
 template <class T>
 using Sum = typename Number<T>::Sum;
@@ -146,20 +111,13 @@ MOESAIC_INLINE void write_zeros(T* to) {
   write<T, Count>(to, zeros);
 }
 
-MOESAIC_INLINE float exp_of(float x) {
-  return expf(x);
-}
-MOESAIC_INLINE double exp_of(double x) {
-  return exp(x);
-}
-
 template <class T>
 MOESAIC_INLINE T infinity() {
   return static_cast<T>(HUGE_VAL);
 }
 template <class T>
 MOESAIC_INLINE T not_a_number() {
-  return static_cast<T>(float_of_bits(0x7FC00000u));
+  return static_cast<T>(NAN);
 }
 template <class T>
 MOESAIC_INLINE bool is_finite(T x) {

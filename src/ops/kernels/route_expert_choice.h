@@ -10,22 +10,16 @@
 
 namespace moesaic::ops::kernels {
 
-/// Subset of a router's experts, numbered by their slot in it.
-struct ExpertColumns {
-  int32_t slots;
-  KeptView kept;
-
-  MOESAIC_INLINE int64_t column(int64_t slot) const { return kept.column(slot); }
-};
-
-/// Writes scores[slot, t], which the experts in `written` compare; a score's neighbours are tokens
+/// Writes scores[slot, t], which the computed experts compare; a score's neighbours are tokens
 /// of the same expert. One thread per token.
 template <class Scalar>
 struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
-  ExpertColumns written, seen;
-  bool over_experts;  // Scores are a softmax over the experts in `seen` instead of logits.
+  int32_t slots;  // Number of computed experts, those of `kept`.
+  KeptView kept;
+  bool over_experts;  // Scores are a softmax over experts instead of logits.
+  bool all_seen;      // This softmax includes experts that are not computed.
   Scalar* scores;
 
   template <class Block>
@@ -36,17 +30,19 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      const KeptView seen = all_seen ? KeptView{nullptr, nullptr} : kept;
+      const int64_t terms = !over_experts ? 0 : all_seen ? experts : slots;
+      for (int64_t slot = 0; slot < terms; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      for (int64_t slot = 0; slot < terms; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
       if (over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
-      for (int32_t slot = 0; slot < written.slots; ++slot) {
-        const Scalar at = from[written.column(slot)];
+      for (int32_t slot = 0; slot < slots; ++slot) {
+        const Scalar at = from[kept.column(slot)];
         scores[slot * tokens + token] = over_experts ? softmax_exp(at - top) / sum : at;
       }
     });
@@ -189,34 +185,12 @@ struct SumTerms {
   }
 };
 
-/// Largest score and sum of the terms of a softmax.
-template <class Scalar>
-struct SoftmaxTotal {
-  Scalar top, sum;
-};
-
-/// Writes totals[queue], one thread per queue.
-template <class Scalar>
-struct AddUpSoftmax {
-  PartialSoftmax<Scalar> softmax;
-  int64_t count;
-  SoftmaxTotal<Scalar>* totals;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    block.each([&](int thread) {
-      const int64_t queue = block.index() * block.threads() + thread;
-      if (queue < count) totals[queue] = {softmax.top(queue), softmax.sum(queue)};
-    });
-  }
-};
-
 /// Whether an expert has a token, and its gate.
 template <class Scalar>
 struct ExpertChoiceRule {
-  const Scalar* scores;                // [slots, T]
-  const Border* borders;               // [group, slot]
-  const SoftmaxTotal<Scalar>* totals;  // [group, slot]
+  const Scalar* scores;   // [slots, T]
+  const Border* borders;  // [group, slot]
+  PartialSoftmax<Scalar> softmax;
   TokenGroups cut;
   int32_t slots;
   ExpertGate kind;
@@ -231,11 +205,11 @@ struct ExpertChoiceRule {
     return borders[queue(token, slot)].accepts(QueueEntry::of(score(token, slot), token));
   }
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
-    const SoftmaxTotal<Scalar>& at = totals[queue(token, slot)];
-    if (at.top != at.top) return at.top;
+    const Scalar top = softmax.top(queue(token, slot));
+    if (top != top) return top;
     if (kind == ExpertGate::one) return 1;
     if (kind == ExpertGate::softmax_experts) return score(token, slot);
-    return softmax_exp(score(token, slot) - at.top) / at.sum;
+    return softmax_exp(score(token, slot) - top) / softmax.sum(queue(token, slot));
   }
 };
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ops/kernels/expert_rows.h"
-#include "ops/kernels/number.h"
 #include "ops/kernels/route_rows.h"
 #include "ops/kernels/scan.h"
 #include "ops/kernels/select.h"
@@ -179,43 +178,6 @@ TEST(KeptExperts, AreNumberedInTheirOrder) {
   for (int32_t e = 0; e < 100; ++e) {
     const auto found = std::find(kept.begin(), kept.end(), e);
     EXPECT_EQ(slot_of[e], found == kept.end() ? -1 : static_cast<int32_t>(found - kept.begin()));
-  }
-}
-
-TEST(BFloat16, RoundsToTheNearestTiesToEven) {
-  for (const auto& [from, bits] : {std::pair<uint32_t, uint16_t>{0x3F800000, 0x3F80},
-                                   {0x3F808000, 0x3F80},
-                                   {0x3F818000, 0x3F82},
-                                   {0x3F808001, 0x3F81},
-                                   {0x7F7FFFFF, 0x7F80},
-                                   {0xFF800000, 0xFF80}}) {
-    EXPECT_EQ(to_bfloat16(float_of_bits(from)).bits, bits);
-  }
-  const float nan = float_of_bits(0x7F800001);
-  EXPECT_TRUE(std::isnan(widen(to_bfloat16(nan))));
-}
-
-TEST(Half, EqualsLibTorchsInEveryPattern) {
-  for (uint32_t bits = 0; bits < 0x10000u; ++bits) {
-    const c10::Half theirs(static_cast<uint16_t>(bits), c10::Half::from_bits());
-    const float value = widen(Half{static_cast<uint16_t>(bits)});
-    if (std::isnan(value)) {
-      EXPECT_TRUE(std::isnan(static_cast<float>(theirs)) && std::isnan(widen(to_half(value))));
-      continue;
-    }
-    ASSERT_EQ(bits_of(value), bits_of(static_cast<float>(theirs))) << bits;
-    ASSERT_EQ(to_half(value).bits, bits);
-  }
-}
-
-TEST(Half, RoundsAsLibTorchDoes) {
-  // Every exponent, with mantissas at, beside and halfway between the steps of float16.
-  for (uint32_t high = 0; high < 0x10000u; high += 7) {
-    for (const uint32_t low : {0u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x8000u, 0xF001u}) {
-      const float value = float_of_bits(high << 16 | low);
-      if (std::isnan(value)) continue;
-      ASSERT_EQ(to_half(value).bits, c10::Half(value).x) << value;
-    }
   }
 }
 

@@ -110,36 +110,5 @@ TEST(RouteTokenChoiceKernels, TokensWithNanAreRoutedWithNanGates) {
   }
 }
 
-TEST(RouteTokenChoiceKernels, GradientsEqualTheCpu) {
-  const Poison poison;
-  uint64_t seed = 300;
-  for (const int64_t experts : {4, 45}) {
-    for (const int64_t k : {1, 2, 4}) {
-      for (int64_t kind = 0; kind < 4; ++kind) {
-        for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{0, 1, 2, 3}}) {
-          for (const bool reroute : {false, true}) {
-            at::Tensor logits = randn({300, experts}, ++seed).set_requires_grad(true);
-            TokenChoiceOptions options{.k = k, .gate = static_cast<Gate>(kind)};
-            options.capacity_factor = 0.8;
-            options.kept = kept;
-            options.pruned = reroute ? PrunedSelection::reroute : PrunedSelection::zero;
-            const Routing routing = route_token_choice(logits, options);
-            const at::Tensor grad = randn({routing.max_rows()}, 17);
-            routing.gate.backward(grad);
-            const at::Tensor plain = logits.detach();
-            for (const auto order : kOrders) {
-              const SerialDevice device{order};
-              const auto out = ops::on_device::route_token_choice_on(device, plain, options);
-              const at::Tensor found = ops::on_device::route_token_choice_backward_on(
-                  device, grad, plain, std::get<5>(out), std::get<6>(out), options);
-              expect_close(found, logits.grad(), 1e-12);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace moesaic

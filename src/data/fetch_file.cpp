@@ -265,8 +265,9 @@ DownloadResult download_rest(const std::string& url, const FetchRequest& request
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   // A part to which nothing can be added is the file, or that of another one.
-  const bool comparable = request.size > 0 || request.problem_of || told.size > 0 ||
-                          !(request.sha256 + request.md5 + told.sha256 + told.md5 + told.crc32c).empty();
+  const bool comparable =
+      request.size > 0 || request.problem_of || told.size > 0 ||
+      !(request.sha256 + request.md5 + told.sha256 + told.md5 + told.crc32c).empty();
   if (code == CURLE_OK && (status != kHttpRangeNotSatisfiable || comparable)) return result;
   curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &result.wait_seconds);
   result.cannot_resume = status == kHttpRangeNotSatisfiable || code == CURLE_RANGE_ERROR ||

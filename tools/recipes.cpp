@@ -55,13 +55,8 @@ std::string shortened(const std::string& path) {
 }  // namespace
 
 Names recipe_paths() {
-  Names paths;
-  for (const auto& family : fs::directory_iterator(resource("models"))) {
-    const Names recipes = json_files(family.path() / "recipes");
-    paths.insert(paths.end(), recipes.begin(), recipes.end());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
+  const std::vector<fs::path> files = model_files("recipes");
+  return {files.begin(), files.end()};
 }
 
 void check_recipe(const fs::path& path) {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <system_error>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
@@ -207,6 +206,18 @@ fs::path resource_root() {
 
 fs::path resource(std::string_view relative) {
   return resource_root() / relative;
+}
+
+std::vector<fs::path> model_files(std::string_view folder) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const auto& family : fs::directory_iterator(resource("models"), ignored)) {
+    for (const auto& file : fs::directory_iterator(family.path() / folder, ignored)) {
+      if (file.path().extension() == ".json") files.push_back(file.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 fs::path download_folder(std::string_view kind) {

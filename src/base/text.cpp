@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <set>
 
 namespace moesaic {
 
@@ -160,6 +161,14 @@ std::string quoted_names(std::vector<std::string> names) {
   const bool more = names.size() > kMax;
   if (more) names.resize(kMax);
   return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
+}
+
+const std::string* repeated_name(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) return &name;
+  }
+  return nullptr;
 }
 
 std::vector<std::string> numbered(const std::string& prefix, int64_t count) {

@@ -79,15 +79,6 @@ void fetch_part(const DatasetSpec& spec, const std::string& name, FetchRequest r
        problems, fetch_folder(spec).string(), contents(spec));
 }
 
-/// Compares the whole file with the description of the archive; returns the problem, or "".
-std::string compare_archive(const fs::path& path, const DatasetArchive& archive) {
-  const bool by_sha = !archive.sha256.empty();
-  const std::string found = by_sha ? sha256_file_hex(path) : md5_file_hex(path);
-  const std::string& expected = by_sha ? archive.sha256 : archive.md5;
-  if (found == expected) return "";
-  return fmt::format("{} is {}, expected {}", by_sha ? "SHA-256" : "MD5", found, expected);
-}
-
 /// Unpacks the verified archive to `place`, atomically.
 void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs::path& place) {
   const StagedDirectory unpacked(archive.parent_path() / (spec.archive->folder + ".unpacked"));
@@ -123,8 +114,9 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   fetch_part(spec, archive.name,
              {.path = folder / archive.name,
               .max_bytes = static_cast<uint64_t>(archive.max_size),
+              .sha256 = archive.sha256,
+              .md5 = archive.md5,
               .label = options.show_progress ? archive.name : "",
-              .problem_of = [&](const fs::path& path) { return compare_archive(path, archive); },
               .pause = options.pause});
   install_archive(spec, part, result.folder);
   fs::remove(part);

@@ -265,8 +265,9 @@ DownloadResult download_rest(const std::string& url, const FetchRequest& request
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   // A part to which nothing can be added is the file, or that of another one.
-  const bool comparable = request.size > 0 || request.problem_of || told.size > 0 ||
-                          !(request.sha256 + told.sha256 + told.md5 + told.crc32c).empty();
+  const bool comparable =
+      request.size > 0 || request.problem_of || told.size > 0 ||
+      !(request.sha256 + request.md5 + told.sha256 + told.md5 + told.crc32c).empty();
   if (code == CURLE_OK && (status != kHttpRangeNotSatisfiable || comparable)) return result;
   curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &result.wait_seconds);
   result.cannot_resume = status == kHttpRangeNotSatisfiable || code == CURLE_RANGE_ERROR ||
@@ -285,15 +286,17 @@ std::string compare(const fs::path& path, const FetchRequest& request, const Tol
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   const int64_t size = request.size > 0 ? request.size : told.size;
   if (size > 0 && bytes != size) return fmt::format("{} bytes, expected {}", bytes, size);
-  const std::string& sha256 = request.sha256.empty() ? told.sha256 : request.sha256;
+  const bool has_hash = !(request.sha256 + request.md5).empty();
+  const std::string& sha256 = has_hash ? request.sha256 : told.sha256;
+  const std::string& md5 = has_hash ? request.md5 : told.md5;
   const auto problem = [](const char* name, const std::string& found, const std::string& expected) {
     return found == expected ? "" : fmt::format("{} is {}, expected {}", name, found, expected);
   };
   std::string wrong;
   if (!sha256.empty()) {
     wrong = problem("SHA-256", sha256_file_hex(path), sha256);
-  } else if (!told.md5.empty()) {
-    wrong = problem("MD5", md5_file_hex(path), told.md5);
+  } else if (!md5.empty()) {
+    wrong = problem("MD5", md5_file_hex(path), md5);
   } else if (!told.crc32c.empty()) {
     const uint32_t found = crc32c(MappedFile(path).bytes());
     wrong = problem("CRC-32C", fmt::format("{:08x}", found), told.crc32c);

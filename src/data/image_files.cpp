@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <limits>
 
-#include "loader_parts.h"
+#include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"

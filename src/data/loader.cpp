@@ -6,8 +6,12 @@
 #include <ATen/ops/tensor.h>
 #include <omp.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <limits>
+#include <thread>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"

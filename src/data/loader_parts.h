@@ -3,12 +3,7 @@
 // that are corrupt.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "moesaic/data/dataset.h"
@@ -47,29 +42,6 @@ int64_t lanes_of(int64_t blocks, int64_t batch_size);
 /// numbers of consecutive examples of each block.
 std::vector<int64_t> block_order(const std::vector<int64_t>& blocks, int64_t batch_size,
                                  uint64_t seed, uint64_t stream);
-
-/// Calls `action(i)` for all i below `count` on threads of its own, as many as `threads`; rethrows
-/// the first error.
-void on_threads(size_t count, size_t threads, const auto& action) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr first;
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        action(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  std::vector<std::jthread> workers;
-  for (size_t i = 0; i < std::min(threads, count); ++i) workers.emplace_back(work);
-  workers.clear();  // The destructors join the threads.
-  if (first) std::rethrow_exception(first);
-}
 
 /// Returns how many images of a dataset may be corrupt: 1 %, and one of a small one.
 int64_t max_damaged(int64_t size);

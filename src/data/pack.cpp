@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "loader_parts.h"
+#include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"

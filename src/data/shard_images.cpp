@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "loader_parts.h"
+#include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"

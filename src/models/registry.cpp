@@ -126,13 +126,9 @@ Registry<Family>& families() {
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
-  for (const auto& family : fs::directory_iterator(resource("models"))) {
-    const fs::path folder = family.path() / "presets";
-    if (!fs::is_directory(folder)) continue;
-    for (const auto& file : fs::directory_iterator(folder)) {
-      if (file.path().extension() != ".json") continue;
-      names.push_back(family.path().filename().string() + "/" + file.path().stem().string());
-    }
+  for (const fs::path& file : model_files("presets")) {
+    const fs::path family = file.parent_path().parent_path();
+    names.push_back(family.filename().string() + "/" + file.stem().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -191,14 +191,9 @@ Tensors training_step(const fs::path& recipe, at::Device device) {
 }
 
 std::vector<DeviceCase> step_cases() {
-  std::vector<fs::path> recipes;
-  for (const auto& family : fs::directory_iterator(resource("models"))) {
-    const auto recipe = family.path() / "recipes" / "smoke.json";
-    if (fs::exists(recipe)) recipes.push_back(recipe);
-  }
-  std::ranges::sort(recipes);
   std::vector<DeviceCase> cases;
-  for (const auto& recipe : recipes) {
+  for (const fs::path& recipe : model_files("recipes")) {
+    if (recipe.filename() != "smoke.json") continue;
     const std::string family = recipe.parent_path().parent_path().filename().string();
     cases.push_back({"training step of " + family, 1e-3, {}, [recipe](at::Device device, bool) {
                        return training_step(recipe, device);

@@ -29,13 +29,9 @@ namespace {
 
 std::map<std::string, fs::path> shipped_experiments() {
   std::map<std::string, fs::path> found;
-  std::error_code ignored;
-  for (const auto& family : fs::directory_iterator(resource("models"), ignored)) {
-    for (const auto& file : fs::directory_iterator(family.path() / "experiments", ignored)) {
-      if (file.path().extension() != ".json") continue;
-      const Document document = Document::from_file(file.path());
-      found[document.root().at("name").as_string("name")] = file.path();
-    }
+  for (const fs::path& file : model_files("experiments")) {
+    const Document document = Document::from_file(file);
+    found[document.root().at("name").as_string("name")] = file;
   }
   return found;
 }

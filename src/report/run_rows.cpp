@@ -7,13 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <mutex>
 #include <numeric>
 #include <set>
 #include <system_error>
-#include <thread>
 
+#include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
@@ -177,51 +176,37 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
   }
   std::mutex mutex;
   std::vector<int64_t> taken(images.size());  // Images that each run has taken.
-  size_t next = 0;
-  std::atomic<bool> ended = false;
-  std::exception_ptr error;
+  std::atomic<bool> ended = false, failed = false;
   const auto stopped = [&] { return options.stop != nullptr && options.stop->is_requested(); };
   const auto advance = [&](size_t task, int64_t count, std::string_view note = {}) {
     const int64_t more = count - std::exchange(taken[task], count);
     if (progress) progress->advance(more, note);
   };
-  const auto next_task = [&]() -> std::optional<size_t> {
-    const std::lock_guard lock(mutex);
-    if (next == images.size() || error || stopped()) return std::nullopt;
-    return next++;
-  };
-  const auto work = [&] {
+  const auto work = [&](size_t task) {
+    if (ended || failed || stopped()) return;
     try {
-      while (const std::optional<size_t> task = next_task()) {
-        const auto said = make(*task, [&](int64_t count) {
-          const std::lock_guard lock(mutex);
-          advance(*task, count);
-          return !error && !stopped();
-        });
-        if (!said) throw Stopped{};
+      const auto said = make(task, [&](int64_t count) {
         const std::lock_guard lock(mutex);
-        advance(*task, images[*task], *said);  // It may have ended early.
-      }
+        advance(task, count);
+        return !failed && !stopped();
+      });
+      if (!said) throw Stopped{};
+      const std::lock_guard lock(mutex);
+      advance(task, images[task], *said);  // It may have ended early.
     } catch (const Stopped&) {
       ended = true;
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
+      failed = true;
+      throw;
     }
   };
   const int threads_wanted =
       options.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
-  std::vector<std::thread> threads;
-  if (in_turn) work();
-  for (size_t i = 0; !in_turn && i < std::min(static_cast<size_t>(threads_wanted), images.size());
-       ++i) {
-    threads.emplace_back([&] {
-      omp_set_num_threads(1);  // Other threads already use the remaining cores.
-      work();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
+  for (size_t i = 0; in_turn && i < images.size(); ++i) work(i);
+  on_threads(in_turn ? 0 : images.size(), static_cast<size_t>(threads_wanted), [&](size_t task) {
+    omp_set_num_threads(1);  // Other threads already use the remaining cores.
+    work(task);
+  });
   if (progress) progress->finish();
   return !ended && !stopped();
 }

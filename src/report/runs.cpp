@@ -30,15 +30,6 @@ PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string&
   return row;
 }
 
-/// Returns the first name that is in the list twice.
-std::optional<std::string> repeated(const std::vector<std::string>& names) {
-  std::set<std::string> unique;
-  for (const std::string& name : names) {
-    if (!unique.insert(name).second) return name;
-  }
-  return std::nullopt;
-}
-
 /// Returns what is wrong with the name of a row or, with sizes, of a curve that lacks one of them.
 ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row,
                           const std::vector<double>& sizes = {}) {
@@ -89,7 +80,7 @@ ConfigProblem config_problem(const SnapshotConfig& config) {
   for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
                                              std::tuple("metric", "converged", &config.converged),
                                              std::tuple("probe", "probes", &config.probes)}) {
-    const auto name = repeated(*names);
+    const auto name = repeated_name(*names);
     if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
   }
   return {};
@@ -109,11 +100,11 @@ ConfigProblem config_problem(const RunsConfig& config) {
               {"rows", "grid"}};
     }
   }
-  if (const auto name = repeated(names)) {
+  if (const auto name = repeated_name(names)) {
     return {fmt::format("two rows are called '{}'", *name),
             {"rows", "grid", "keep", "criteria", "per_layer"}};
   }
-  if (const auto probe = repeated(config.probes)) {
+  if (const auto probe = repeated_name(config.probes)) {
     return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
   }
   for (const FitConfig& fit : config.fits) {

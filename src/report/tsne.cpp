@@ -329,11 +329,7 @@ struct Coloring {
 Coloring coloring_of(const EvaluationPoints& points) {
   if (points.color == "class") return {4, points.label_N, points.classes};
   if (points.color == "group") return {7, points.group_N, points.groups};
-  Coloring coloring{6, points.expert_N, {}};
-  for (int64_t e = 0; e < points.num_experts; ++e) {
-    coloring.names.push_back(fmt::format("expert {}", e + 1));
-  }
-  return coloring;
+  return {6, points.expert_N, numbered("expert ", points.num_experts)};
 }
 
 /// Adds plots without points, each an entry of the key.

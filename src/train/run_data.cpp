@@ -177,16 +177,6 @@ std::string hash_of_images(const Dataset& data) {
   return any ? fingerprint_of(hash) : "";
 }
 
-/// Returns the names of `a` that `b` lacks.
-std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vector<std::string>& a) {
-  std::sort(b.begin(), b.end());
-  std::vector<std::string> names;
-  for (const std::string& name : a) {
-    if (!std::binary_search(b.begin(), b.end(), name)) names.push_back(name);
-  }
-  return names;
-}
-
 std::string difference_of_classes(const std::vector<std::string>& before,
                                   const std::vector<std::string>& now) {
   const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
@@ -286,6 +276,15 @@ const DataRecord* RunData::find(const std::string& data, const std::string& spli
 
 DataRecord data_record(const Dataset& data, bool reads_shards) {
   return record_of(data, reads_shards, nullptr);
+}
+
+std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vector<std::string>& a) {
+  std::sort(b.begin(), b.end());
+  std::vector<std::string> names;
+  for (const std::string& name : a) {
+    if (!std::binary_search(b.begin(), b.end(), name)) names.push_back(name);
+  }
+  return names;
 }
 
 std::string difference_of(const DataRecord& before, const DataRecord& now) {

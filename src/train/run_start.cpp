@@ -44,14 +44,6 @@ Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   return at_location(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
 
-/// Returns whether there are names that the others lack.
-bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
-  std::sort(others.begin(), others.end());
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !std::binary_search(others.begin(), others.end(), name);
-  });
-}
-
 }  // namespace
 
 RunStart::RunStart(const RunConfig& config) : config_(config) {
@@ -245,7 +237,7 @@ void Trainer::check_data(const std::optional<RunData>& started) {
     const auto used = used_splits(config_, datasets_);
     const bool new_classes =
         before != nullptr && std::ranges::count(used, std::pair(name, split)) > 0 &&
-        has_other_names(datasets_.get(name, split)->info().classes, before->classes);
+        !lacking_in(before->classes, datasets_.get(name, split)->info().classes).empty();
     if (config_.data_changed != "accept") {
       fail_usage("{}; put the data back, give another --out, or {}", what,
                  !new_classes ? "resume with data_changed=accept"

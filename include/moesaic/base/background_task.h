@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace moesaic {
 
@@ -38,5 +44,28 @@ class BackgroundTask {
   std::thread::id starter_;
   std::future<void> running_;
 };
+
+/// Calls `action(i)` for all i below `count` on threads of its own, as many as `threads`; rethrows
+/// the first error.
+void on_threads(size_t count, size_t threads, const auto& action) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        action(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::jthread> workers;
+  for (size_t i = 0; i < std::min(threads, count); ++i) workers.emplace_back(work);
+  workers.clear();  // The destructors join the threads.
+  if (first) std::rethrow_exception(first);
+}
 
 }  // namespace moesaic

@@ -68,6 +68,9 @@ std::string abridged(std::string_view message);
 /// Returns names in quotes, sorted, the first five of more: "'a', 'b', ...".
 std::string quoted_names(std::vector<std::string> names);
 
+/// Returns the first name that is in the list twice, or nullptr.
+const std::string* repeated_name(const std::vector<std::string>& names);
+
 /// Returns the prefix with each of the numbers 1 to `count`: "expert 1", "expert 2", ...
 std::vector<std::string> numbered(const std::string& prefix, int64_t count);
 

@@ -20,6 +20,7 @@ struct FetchRequest {
   int64_t size = 0;         ///< Size in bytes; 0: unknown.
   uint64_t max_bytes = 0;   ///< Limit of a file of unknown size; 0: 2^40.
   std::string sha256 = {};  ///< Lower-case hex digits; empty: the server's hash is compared.
+  std::string md5 = {};     ///< As sha256; compared where that is empty.
   std::string label = {};   ///< Label of the progress bar; empty: none.
   /// Environment variable whose value is sent to the host of `url` alone, as bearer token; empty:
   /// HF_TOKEN for hf://, none for others.

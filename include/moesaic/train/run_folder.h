@@ -50,6 +50,9 @@ void describe(auto& f, RunData& c) {
 /// fetched. Of endless data there is nothing but the number of examples that count as an epoch.
 DataRecord data_record(const Dataset& data, bool reads_shards = true);
 
+/// Returns the names of `a` that `b` lacks.
+std::vector<std::string> lacking_in(std::vector<std::string> b, const std::vector<std::string>& a);
+
 /// Returns in which way data are not those of the record, e.g. "had 24 examples and has 25 now", or
 /// "" where they are the same as far as both know.
 std::string difference_of(const DataRecord& before, const DataRecord& now);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "../files.h"
 #include "../image_files.h"
@@ -18,14 +17,6 @@
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-
-const std::string* repeated_name(const std::vector<std::string>& names) {
-  std::set<std::string> seen;
-  for (const std::string& name : names) {
-    if (!seen.insert(name).second) return &name;
-  }
-  return nullptr;
-}
 
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();

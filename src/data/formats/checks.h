@@ -36,9 +36,6 @@ ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char
   return {};
 }
 
-/// Returns the first name that is in the list twice, or nullptr.
-const std::string* repeated_name(const std::vector<std::string>& names);
-
 /// Checks that classes differ, and are as many as `num_classes` where that is not 0.
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes = 0);
 

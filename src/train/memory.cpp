@@ -218,8 +218,8 @@ std::string describe_run(const RunConfig& config, const Model& model,
   };
   text += fmt::format("intervals     log {}, save {}, evaluate {}\n\n", every(config.log_every),
                       every(config.checkpoint_every), every(config.evaluate_every));
-  text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
-                      "examples", "outputs", "batch", "steps", "trained", "on entry");
+  text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>18}  {}\n", "phase", "data",
+                      "examples", "outputs", "batch", "steps", "trained parameters", "on entry");
   for (const PhasePlan& phase : phases) {
     const EntryConfig& entry = phase.config.on_entry;
     std::vector<std::string> actions;
@@ -230,7 +230,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
           fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(), entry.prune->criterion));
     }
     if (entry.new_head) actions.emplace_back("new head");
-    text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
+    text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>18}  {}\n", phase.config.name,
                         phase.config.data, phase.num_images, phase.num_outputs, phase.batch_size,
                         phase.steps, phase.num_trained_parameters,
                         actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));

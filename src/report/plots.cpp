@@ -369,8 +369,7 @@ Figure map_plot(const PlotInput& input) {
   }
   const int width = 140 + 52 * static_cast<int>(input.plot.x.size());
   return panel_figure(input.stem, panels,
-                      {.columns = 1,
-                       .width = width,
+                      {.width = width,
                        .height = 120 + 34 * static_cast<int>(input.plot.series.size()),
                        .left = 110,
                        .right = scale_room(width),

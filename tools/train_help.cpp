@@ -138,7 +138,8 @@ std::string help_of(const Alternative& owner, const HelpRows& rows, const Choice
 std::string member_help(const std::string& path) {
   const std::string word = path.substr(path.rfind('.') + 1);
   if (word == "preset") {
-    return "preset, in \"model\": name of a network (moesaic list models), whose settings the other "
+    return "preset, in \"model\": name of a network (moesaic list models), whose settings the "
+           "other "
            "members override\n";
   }
   if (word == "extends") {

@@ -219,7 +219,8 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
       const std::size_t longest = std::max(name.size(), spelling.size());
       const std::size_t limit = std::max<std::size_t>(1, longest / 3);
       const std::size_t shortest = std::min(name.size(), spelling.size());
-      if (longest > kLongest || longest - shortest > limit) continue;  // A distance costs a product.
+      if (longest > kLongest || longest - shortest > limit)
+        continue;  // A distance costs a product.
       const std::size_t distance = edit_distance(name, spelling);
       // A distance equal to the length means that the names have nothing in common.
       if (distance > limit || distance >= longest) continue;

@@ -52,7 +52,8 @@ void print_groups(const Json& settings, const std::string& path) {
   for (const auto& [key, value] : settings.items()) {
     if (!value.is_object()) continue;
     const std::string name = path.empty() ? escaped(key) : path + "." + escaped(key);
-    std::cout << fmt::format("  {}: {}\n", name, plain_text(value));
+    const std::string settings_text = plain_text(value);
+    if (!settings_text.empty()) std::cout << fmt::format("  {}: {}\n", name, settings_text);
     print_groups(value, name);
   }
 }

@@ -170,9 +170,9 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   if (!arguments.figure.empty()) check_outside_images(arguments.figure, data.name);
   if (arguments.split.empty() && data.split == "train") {
     log_warning(
-        "searching by the training {} of {}, which has no validation split, underestimates the "
-        "drop",
-        examples_of(data), data.name);
+        "prune: {} has no validation split, so accuracy is measured on training {}, where it falls "
+        "less than on new ones; give --data with a validation split",
+        data.name, examples_of(data));
   } else {
     log_info("searching by {} {} of {}", data.split, examples_of(data), data.name);
   }

@@ -49,6 +49,13 @@ struct TrainArguments {
   int64_t expert_parallel = 0;
 };
 
+/// Throws Error (usage) for an experiment in place of a recipe.
+void check_is_no_experiment(const Value& root, const std::string& file) {
+  if (!root.is_object() || root.find("phases") != nullptr || root.find("kind") == nullptr) return;
+  fail_usage("train: {}: an experiment, not a recipe; run it by: {} reproduce {}", file,
+             called_as(), shell_quoted(file));
+}
+
 RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.config.empty()) {  // The library would keep it back from the words of --help.
     const fs::path stored = fs::path(arguments.out) / "config.json";
@@ -62,6 +69,7 @@ RunConfig read_config(const TrainArguments& arguments) {
   }
   check_recipe(arguments.config);
   Document document = Document::from_file(arguments.config);
+  check_is_no_experiment(document.root(), arguments.config);
   for (const std::string& assignment : arguments.overrides) {
     const size_t equals = assignment.find('=');
     const std::string key = assignment.substr(0, equals);

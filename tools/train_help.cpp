@@ -135,6 +135,46 @@ std::string help_of(const Alternative& owner, const HelpRows& rows, const Choice
                      command, common);
 }
 
+/// Returns the help of a member that objects take besides their settings, "" for another word.
+std::string member_help(const std::string& path) {
+  const std::string word = path.substr(path.rfind('.') + 1);
+  if (word == "preset") {
+    return "preset, in \"model\": name of a network (moesaic list models), whose settings the "
+           "other "
+           "members override\n";
+  }
+  if (word == "extends") {
+    return "extends, in any object: JSON file over which the object's other members are merged\n";
+  }
+  return "";
+}
+
+/// Returns what is meant by a kind of `moesaic list` where a setting is asked for, "" for another
+/// word.
+std::string listed_kind_hint(const std::string& word) {
+  struct Meant {
+    std::string one, kind, key;  ///< The key is "" where no setting has such values.
+  };
+  static const std::vector<Meant> kinds = {
+      {"criterion", "criteria", "phases.N.on_entry.prune.criterion"},
+      {"dataset", "datasets", "phases.N.data"},
+      {"experiment", "experiments", ""},
+      {"family", "models", "model.name"},
+      {"format", "formats", ""},
+      {"objective", "objectives", "phases.N.loss"},
+      {"probe", "probes", ""},
+      {"recipe", "recipes", ""}};
+  const auto found = std::ranges::find_if(
+      kinds, [&](const Meant& meant) { return word == meant.one || word == meant.kind; });
+  if (found == kinds.end()) return "";
+  if (found->key.empty()) {
+    return fmt::format("no setting of a run has such values; moesaic list {} lists them",
+                       found->kind);
+  }
+  return fmt::format("did you mean '{}', with the values of moesaic list {}?", found->key,
+                     found->kind);
+}
+
 bool is_choice(const std::string& word, const Choices& choices) {
   return std::ranges::count(choices, word, &Choices::value_type::first) > 0;
 }
@@ -243,7 +283,11 @@ std::string settings_help(const std::vector<std::string>& words) {
     text = help_by_default(help_rows_at(help_rows<RunConfig>(), words.front()), choices,
                            "moesaic train");
   } catch (const Error& error) {
-    if (of_networks.empty()) fail_usage("train --help: {}", error.what());
+    if (!of_networks.empty()) return of_networks;
+    if (std::string member = member_help(words.front()); !member.empty()) return member;
+    const std::string hint = listed_kind_hint(words.front());
+    if (hint.empty()) fail_usage("train --help: {}", error.what());
+    fail_usage("train --help: unknown key '{}'; {}", one_line(words.front()), hint);
   }
   if (words.front() != "model") {
     return text + (text.empty() || of_networks.empty() ? "" : "\n") + of_networks;

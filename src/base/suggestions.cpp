@@ -101,6 +101,14 @@ bool ends_with_part(std::string_view full, std::string_view name) {
          equal_letters(full.substr(full.size() - name.size()), name);
 }
 
+/// Returns the texts that a name may be near: a candidate and, where only it has a folder, what
+/// follows the folder.
+std::vector<std::string_view> spellings(std::string_view candidate, std::string_view name) {
+  const std::size_t slash = candidate.rfind('/');
+  if (slash == candidate.npos || name.find('/') != name.npos) return {candidate};
+  return {candidate, candidate.substr(slash + 1)};
+}
+
 std::string initials(std::string_view name) {
   std::string letters;
   bool at_start = true;
@@ -207,22 +215,28 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   const std::string* best = nullptr;
   std::size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const std::size_t longest = std::max(name.size(), candidate.size());
-    const std::size_t limit = std::max<std::size_t>(1, longest / 3);
-    const std::size_t shortest = std::min(name.size(), candidate.size());
-    if (longest > kLongest || longest - shortest > limit) continue;  // A distance costs a product.
-    const std::size_t distance = edit_distance(name, candidate);
-    // A distance equal to the length means that the names have nothing in common.
-    if (distance > limit || distance >= longest) continue;
-    if (best == nullptr || distance < best_distance) {
-      best = &candidate;
-      best_distance = distance;
+    for (const std::string_view spelling : spellings(candidate, name)) {
+      const std::size_t longest = std::max(name.size(), spelling.size());
+      const std::size_t limit = std::max<std::size_t>(1, longest / 3);
+      const std::size_t shortest = std::min(name.size(), spelling.size());
+      if (longest > kLongest || longest - shortest > limit)
+        continue;  // A distance costs a product.
+      const std::size_t distance = edit_distance(name, spelling);
+      // A distance equal to the length means that the names have nothing in common.
+      if (distance > limit || distance >= longest) continue;
+      if (best == nullptr || distance < best_distance) {
+        best = &candidate;
+        best_distance = distance;
+      }
     }
   }
   if (best != nullptr) return *best;
-  const auto found = std::ranges::find_if(candidates, [&](const std::string& c) {
+  const auto is_part = [&](std::string_view c) {
     return begins_with(name, c) || begins_with(c, name) || begins_like(c, name) ||
            abbreviates(name, c) || abbreviates(c, name);
+  };
+  const auto found = std::ranges::find_if(candidates, [&](const std::string& candidate) {
+    return std::ranges::any_of(spellings(candidate, name), is_part);
   });
   if (found != candidates.end()) return *found;
   return std::nullopt;

@@ -47,7 +47,11 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
   if (is_torchscript(path)) return load_export(path, options);
   check_input_file(path);
   if (path.extension() == ".safetensors") return exported_at(path, options);
-  if (!is_index(path)) check_tensor_file(path);
+  if (!is_index(path)) {
+    check_tensor_file(path,
+                      "another kind that is read here: a run, a checkpoint, an export, an index of "
+                      "safetensors files, the prefix of a vmoe checkpoint");
+  }
   return std::nullopt;
 }
 

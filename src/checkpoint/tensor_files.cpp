@@ -328,12 +328,16 @@ const char* dtype_name(at::ScalarType type, const std::string& where) {
   fail("{}: dtype {} is not supported", where, c10::toString(type));
 }
 
-void check_tensor_file(const fs::path& path) {
+void check_tensor_file(const fs::path& path, const std::string& others) {
   if (path.extension() == ".safetensors") return;
   try {
     const safetensors::File header(path);
   } catch (const Error& error) {
-    fail_usage("{}", error.what());
+    const std::string kind = path.string() + ": not a safetensors file";
+    if (others.empty() || !std::string_view(error.what()).starts_with(kind)) {
+      fail_usage("{}", error.what());
+    }
+    fail_usage("{}, nor {}", kind, others);
   }
 }
 

@@ -120,7 +120,7 @@ std::string to_text(const Interval& interval) {
 
 HelpRows help_rows_at(const HelpRows& rows, const std::string& path) {
   const std::vector<std::string> parts = split(path, '.');
-  std::vector<std::string> known;
+  std::vector<std::string> known, full;  // Paths without and with what stands for an item.
   for (const bool named : {false, true}) {
     HelpRows found;
     for (const config_detail::HelpRow& row : rows) {
@@ -129,8 +129,9 @@ HelpRows help_rows_at(const HelpRows& rows, const std::string& path) {
       if (std::any_of(keys.begin(), keys.end(), leads)) found.push_back(row);
       const std::vector<std::string>& key = keys.front();
       for (size_t n = 1; n <= key.size(); ++n) {
-        known.push_back(path_without(stands_for_any,
-                                     {key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
+        const Parts group = Parts(key).first(n);
+        known.push_back(path_without(stands_for_any, {group.begin(), group.end()}));
+        full.push_back(fmt::format("{}", fmt::join(group, ".")));
       }
     }
     if (!found.empty()) return found;
@@ -152,9 +153,14 @@ HelpRows help_rows_at(const HelpRows& rows, const std::string& path) {
   const auto meant = std::ranges::find_if(called, [&](const config_detail::HelpRow& row) {
     return row.key.starts_with(parts.front() + ".") && !row.key.ends_with("." + parts.back());
   });
-  fail_usage("unknown key '{}'; {}", one_line(path),
-             meant == called.end() ? did_you_mean(path, known)
-                                   : fmt::format("did you mean '{}'?", meant->key));
+  std::string hint = "moesaic list settings lists all";
+  if (meant != called.end()) {
+    hint = fmt::format("did you mean '{}'?", meant->key);
+  } else if (const auto near = nearest(path, known)) {
+    const auto place = std::ranges::find(known, *near) - known.begin();
+    hint = fmt::format("did you mean '{}'?", full[static_cast<size_t>(place)]);
+  }
+  fail_usage("unknown key '{}'; {}", one_line(path), hint);
 }
 
 HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {

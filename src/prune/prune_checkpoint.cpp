@@ -2,9 +2,11 @@
 #include "moesaic/prune/prune_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
@@ -283,6 +286,30 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
   return false;
 }
 
+/// Refuses a pretrained network that lacks experts of the fine-tuned one, where the criterion
+/// compares the two: such experts have no former state, and their scores would be arbitrary.
+void check_has_experts(const fs::path& finetuned, const Model& after, const fs::path& pretrained,
+                       const Model& before) {
+  const std::vector<MoEBlock> blocks = after.moe_blocks(), others = before.moe_blocks();
+  for (size_t i = 0; i < std::min(blocks.size(), others.size()); ++i) {
+    const std::vector<int64_t> own = blocks[i].layer->kept(), former = others[i].layer->kept();
+    if (blocks[i].block != others[i].block || std::ranges::includes(former, own)) continue;
+    if (former.size() < own.size()) {
+      fail_usage(
+          "prune: --pretrained {} has {} in block {}, --finetuned {} has {}; a pretrained network "
+          "has at least as many; swap the two?",
+          pretrained.string(), count_text(static_cast<int64_t>(former.size()), "expert"),
+          blocks[i].block, finetuned.string(), own.size());
+    }
+    std::vector<int64_t> missing;
+    std::ranges::set_difference(own, former, std::back_inserter(missing));
+    fail_usage(
+        "prune: --pretrained {} lacks experts {} in block {}, which --finetuned {} has; choose a "
+        "pretrained network that is not pruned",
+        pretrained.string(), fmt::join(missing, " "), blocks[i].block, finetuned.string());
+  }
+}
+
 /// Warns where the checkpoints' runs or the networks themselves say that the pretrained one came
 /// later. What a checkpoint was made by tells nothing of pruning: a network that is trained after
 /// it was pruned is still the smaller one.
@@ -398,6 +425,9 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   if (!problem.empty()) {
     fail_usage("prune: --pretrained {} is another network than --finetuned: {}",
                options.pretrained.string(), problem);
+  }
+  if (compares(prune.criterion)) {
+    check_has_experts(options.finetuned, shape, options.pretrained, *before_shape);
   }
   warn_of_order(checkpoint, shape, before, *before_shape);
   input.pretrained = before_shape.get();

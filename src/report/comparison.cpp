@@ -8,6 +8,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
@@ -31,6 +32,21 @@ std::vector<std::string> names_in(const std::vector<ResultRow>& rows, const std:
   return names;
 }
 
+/// Throws Error (usage) for the recipe of a run and for an experiment.
+void check_is_of_results(const Value& root, const std::string& file) {
+  if (!root.is_object() || root.find("experiment") != nullptr) return;
+  if (root.find("phases") != nullptr) {
+    fail_usage(
+        "compare: {}: a recipe, not results; compare reads results.json of moesaic reproduce, and "
+        "moesaic train {} trains the recipe",
+        file, shell_quoted(file));
+  }
+  if (root.find("kind") != nullptr) {
+    fail_usage("compare: {}: an experiment, not its results; make them by: moesaic reproduce {}",
+               file, shell_quoted(file));
+  }
+}
+
 /// Reads results.json, or that of an experiment's folder.
 ResultsFile read_results(const fs::path& given) {
   std::error_code error;
@@ -42,6 +58,7 @@ ResultsFile read_results(const fs::path& given) {
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
+  check_is_of_results(root, file.path);
   with_errors_as_failures([&] {
     file.rows = measured_rows(root);
     file.experiment =

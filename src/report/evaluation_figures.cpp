@@ -46,7 +46,7 @@ PanelGrid grid_of(const std::vector<std::string>& classes, int cell) {
   return {.width = side,
           .height = side,
           .left = 60 + room,
-          .right = std::max(kScaleRoom, 30 + 3 * room / 4),
+          .right = std::max(scale_room(side), 30 + 3 * room / 4),
           .bottom = 60 + 3 * room / 4};
 }
 

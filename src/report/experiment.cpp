@@ -47,6 +47,13 @@ fs::path find_experiment(const std::string& name_or_file) {
              did_you_mean(name_or_file, experiment_names()));
 }
 
+/// Throws Error (usage) for the recipe of a run.
+void check_is_no_recipe(const Value& root, const std::string& file) {
+  if (!root.is_object() || root.find("phases") == nullptr || root.find("kind") != nullptr) return;
+  fail_usage("reproduce: {}: a recipe, not an experiment; train it by: moesaic train {}", file,
+             shell_quoted(file));
+}
+
 void shrink(Document& document) {
   const Value root = document.root();  // The root is a copy, since set() replaces it.
   const Value* quick = root.find("quick");
@@ -120,6 +127,7 @@ Experiment load_experiment(const std::string& name_or_file, Scale scale,
     fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
                assignment.substr(kQuick.size()));
   }
+  check_is_no_recipe(document.root(), name_or_file);
   rename_kind(document);
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);

@@ -2,6 +2,7 @@
 // Shared parts of gnuplot scripts: a style, and panels in a grid.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,11 @@ struct HeatMap {
   bool root_colors = false;  ///< Colours follow square roots, so that few are seen, too.
 };
 Panel heatmap_panel(const HeatMap& map);
-/// Room in pixels for the scale at the right of a heat map.
-inline constexpr int kScaleRoom = 100;
+/// Returns the pixels for the scale at the right of a heat map: gnuplot places it 2.5 % of the
+/// map's width beside it and makes it 5 % wide, which its numbers follow.
+constexpr int scale_room(int width) {
+  return std::max(100, 3 * width / 40 + 65);
+}
 
 /// Sizes in pixels of the SVG.
 struct PanelGrid {

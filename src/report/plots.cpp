@@ -250,8 +250,8 @@ Figure heatmap_plot(const PlotInput& input) {
   PanelGrid grid{.columns = 2, .height = height, .left = 110, .top = 70, .bottom = 80};
   // A column of many has a few pixels only if its panel has the figure's whole width.
   if (wide) grid = {.columns = 1, .width = 960, .height = height, .left = 170, .bottom = 90};
-  grid.right = kScaleRoom;
-  grid.gap_x = grid.left + kScaleRoom;
+  grid.right = scale_room(grid.width);
+  grid.gap_x = grid.left + grid.right;
   grid.gap_y = 120;
   std::vector<Panel> panels;
   for (HeatMap& map : maps) {
@@ -367,12 +367,12 @@ Figure map_plot(const PlotInput& input) {
                                     .table = table,
                                     .digits = metric.digits}));
   }
+  const int width = 140 + 52 * static_cast<int>(input.plot.x.size());
   return panel_figure(input.stem, panels,
-                      {.columns = 1,
-                       .width = 140 + 52 * static_cast<int>(input.plot.x.size()),
+                      {.width = width,
                        .height = 120 + 34 * static_cast<int>(input.plot.series.size()),
                        .left = 110,
-                       .right = kScaleRoom,
+                       .right = scale_room(width),
                        .bottom = 90});
 }
 

@@ -192,10 +192,12 @@ std::string to_text(const PruneSearch& search) {
                : point.is_within_drop                       ? ""
                                                             : "too low"});
   }
+  const double points = 100.0 * search.max_drop;
   return fmt::format(
-      "{}, {}: the smallest network at most {:g} points below the unpruned one\n\n{}",
-      search.method, count_text(search.num_evaluations, "evaluation"), 100.0 * search.max_drop,
-      table.text());
+      "{}, {}: smallest network whose accuracy is at most {:g} {} below the unpruned network's"
+      "\n\n{}",
+      search.method, count_text(search.num_evaluations, "evaluation"), points,
+      points == 1.0 ? "point" : "points", table.text());
 }
 
 Figure search_figure(const PruneSearch& search, const std::string& stem) {

@@ -317,14 +317,15 @@ Figure expert_load_figure(std::string_view metrics, const std::string& stem) {
                        .every_row = table.rows.size() <= kMaxNames,
                        .root_colors = true}));
   }
+  constexpr int kWidth = 480, kScale = scale_room(kWidth);
   return panel_figure(stem, panels,
                       {.columns = 2,
-                       .width = 480,
+                       .width = kWidth,
                        .height = std::max(200, 60 + kLine * static_cast<int>(rows)),
                        .left = 80,
-                       .right = kScaleRoom,
+                       .right = kScale,
                        .bottom = 90,
-                       .gap_x = 80 + kScaleRoom,
+                       .gap_x = 80 + kScale,
                        .gap_y = 120});
 }
 

@@ -98,18 +98,39 @@ bool has_numbers(const std::vector<std::string>& classes) {
   return !classes.empty() && classes.front().find_first_not_of("0123456789") == std::string::npos;
 }
 
+/// Returns the numbers of so many outputs.
+std::vector<std::string> output_numbers(int64_t outputs) {
+  std::vector<std::string> numbers;
+  for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
+  return numbers;
+}
+
 /// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
 /// are the data's own only where every output has one.
 void take_numbers(CheckpointData& data, int64_t outputs, ClassNameSource class_name_source) {
-  std::vector<std::string> numbers;
-  for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
+  const std::vector<std::string> numbers = output_numbers(outputs);
   const std::vector<std::string>& own = data.dataset->info().classes;
   if (class_name_source == ClassNameSource::data && !std::ranges::is_permutation(own, numbers))
     return;
   data.dataset = with_classes_of(std::move(data.dataset), numbers,
                                  "name each class by the number of its output, or choose data of "
                                  "the network's classes");
-  log_info("'{}': a class that is named by a number is the output of that number", data.name);
+  log_info(
+      "'{}': a class that is named by a number is the output of that number; classes are shown by "
+      "these numbers, not by the network's names",
+      data.name);
+}
+
+/// Says that the network's class names do not count, where --classes-of data leaves them out.
+void tell_of_unused_names(const CheckpointData& data, const std::vector<std::string>& own,
+                          int64_t outputs) {
+  const std::vector<std::string>& names = data.input.classes;
+  if (names.empty() || own.empty() || own == names) return;
+  if (!has_numbers(names) && std::ranges::is_permutation(own, output_numbers(outputs))) return;
+  log_info(
+      "'{}': the data's class names count, in the order of the outputs; the network's names are "
+      "not used",
+      data.name);
 }
 
 /// Gives the data the labels of the network's outputs.
@@ -291,6 +312,9 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (!options.real_labels.empty()) real = read_real_labels(options.real_labels, *data.dataset);
   adapt_data(data, checkpoint, *model, probes ? ClassNameSource::data : options.class_name_source,
              "--classes-of data takes the data's classes for the outputs, in their order");
+  if (!probes && options.class_name_source == ClassNameSource::data) {
+    tell_of_unused_names(data, own, model->num_classes());
+  }
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_sharded(evaluate.batch_size, *processes);
     check_same_build(*processes);
@@ -341,6 +365,22 @@ Json to_json(const CheckpointEvaluation& result) {
   return json;
 }
 
+namespace {
+
+/// Returns which experts of a layer computed how many rows, and the fraction of each in them.
+std::string layer_text(const LayerRouting& layer) {
+  const bool one = layer.kept.size() == 1;
+  const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
+  const std::string experts = whole ? count_text(layer.num_experts, "expert")
+                                    : fmt::format("{} {} of {}", one ? "expert" : "experts",
+                                                  fmt::join(layer.kept, " "), layer.num_experts);
+  return fmt::format("{} {} {:.3f} rows per token: {:.2f} of them", experts,
+                     one ? "computes" : "compute", layer.rows_per_token,
+                     fmt::join(layer.load, " "));
+}
+
+}  // namespace
+
 std::string to_text(const CheckpointEvaluation& result) {
   const Evaluation& evaluation = result.evaluation;
   std::string text;
@@ -360,10 +400,7 @@ std::string to_text(const CheckpointEvaluation& result) {
                   result.counts_selected ? ", of all selected rows" : ""));
   row("parameters", fmt::format("{}", result.num_parameters));
   for (const LayerRouting& layer : evaluation.routing) {
-    row(fmt::format("block {}", layer.block),
-        fmt::format("{} of {} experts, {:.3f} expert rows per token, load {:.2f}",
-                    layer.kept.size(), layer.num_experts, layer.rows_per_token,
-                    fmt::join(layer.load, " ")));
+    row(fmt::format("block {}", layer.block), layer_text(layer));
     std::vector<std::string> entropies;
     if (!layer.by_class.rows.empty())
       entropies = {fmt::format("{:.3f} nats by class", layer.by_class.entropy)};

@@ -87,6 +87,16 @@ TEST(Nearest, FindsANameBehindASlash) {
   EXPECT_EQ(nearest("table1", names), "clusters/table1");
 }
 
+TEST(Nearest, FindsAMisspeltNameBehindASlash) {
+  const std::vector<std::string> names = {"tables", "clusters/table10", "clusters/table1",
+                                          "vmoe/s32-last2"};
+  EXPECT_EQ(nearest("tabel1", names), "clusters/table1");
+  EXPECT_EQ(nearest("tabels", names), "tables");
+  EXPECT_EQ(nearest("s32", names), "vmoe/s32-last2") << "its beginning";
+  EXPECT_EQ(nearest("cluster/tabel1", names), "clusters/table1");
+  EXPECT_EQ(nearest("other/tabel1", names), std::nullopt) << "a folder that is given counts";
+}
+
 TEST(NearestDivisor, IsTheSmallerOfTwo) {
   EXPECT_EQ(nearest_divisor(12, 5), 4);
   EXPECT_EQ(nearest_divisor(7, 5), 7);

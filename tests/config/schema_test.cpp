@@ -290,9 +290,11 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
-            "unknown key 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+            "unknown key 'phases.optimiser.lr'; did you mean 'phases.N.optimizer.lr'?");
   EXPECT_EQ(usage_of([&] { keys("phases.epo"); }),
             "unknown key 'phases.epo'; did you mean 'phases.N.epochs'?");
+  EXPECT_EQ(usage_of([&] { keys("zzzzzzzz"); }),
+            "unknown key 'zzzzzzzz'; moesaic list settings lists all");
 }
 
 TEST(Schema, AKeyWithoutItsGroupsIsOfferedWithThem) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A message is one line: where, what is wrong, the nearest valid choice.
+#include <algorithm>
+
 #include "integration/program.h"
 
 namespace moesaic::testing {
@@ -47,10 +49,34 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
             "--scale: cannot be 'fast'; choose one of paper, quick"},
            {{"train", smoke_recipe(), "batch=3", "--dry-run"},
             "argument 'batch=3': unknown key 'batch'; did you mean phases.pretrain.batch_size or "},
+           {{"train",
+             std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/clusters/experiments/table1.json"},
+            "table1.json: an experiment, not a recipe; run it by: "},
            {{"train", smoke_recipe(), "classes=3", "--dry-run"},
             "unknown key 'classes'; did you mean model.num_classes?"},
-           {{"train", "--help", "phases.batch"}, "did you mean 'phases.N.batch_size'?"}}) {
+           {{"train", "--help", "phases.batch"}, "did you mean 'phases.N.batch_size'?"},
+           {{"train", "--help", "phases.recover"}, "did you mean 'phases.N."},
+           {{"train", "--help", "objective"},
+            "unknown key 'objective'; did you mean 'phases.N.loss', with the values of moesaic "
+            "list objectives?"},
+           {{"train", "--help", "recipes"},
+            "unknown key 'recipes'; no setting of a run has such values; moesaic list recipes "
+            "lists them"},
+           {{"train", "--help", "zzzzzzzz"},
+            "unknown key 'zzzzzzzz'; moesaic list settings lists all"}}) {
     expect_one_line_error(run_program(command), 2, text);
+  }
+}
+
+TEST_F(Messages, OfHelpKnowTheMembersThatObjectsTakeBesidesSettings) {
+  for (const auto& [word, text] : std::vector<std::pair<const char*, const char*>>{
+           {"preset", "preset, in \"model\": name of a network (moesaic list models)"},
+           {"model.preset", "preset, in \"model\": "},
+           {"extends", "extends, in any object: JSON file over which "}}) {
+    const auto help = run_program({"train", "--help", word});
+    EXPECT_EQ(help.exit_code, 0) << help.err;
+    EXPECT_EQ(help.out.find(text), 0U) << help.out;
+    EXPECT_EQ(std::count(help.out.begin(), help.out.end(), '\n'), 1) << help.out;
   }
 }
 

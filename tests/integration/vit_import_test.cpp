@@ -119,6 +119,17 @@ TEST_F(VitImport, OptionsOfTheOtherFormatAreRefused) {
                         "did you mean 'vit'?");
 }
 
+TEST_F(VitImport, SaysWhatIsReadWhereAFileOrFolderIsOfAnotherKind) {
+  fs::create_directories(path("empty"));
+  write("photo.png", "no tensors, only words");
+  for (const auto& [from, text] : std::vector<std::pair<const char*, const char*>>{
+           {"empty", "empty: no model.safetensors; give the folder that has it, or a "},
+           {"photo.png", "photo.png: not a safetensors file, nor a folder with "}}) {
+    expect_one_line_error(
+        run_program({"import", "vit", text_path(from), "--out", text_path("out")}), 2, text);
+  }
+}
+
 TEST_F(VitImport, OutputsEqualThoseOfTimmAndTransformers) {
   const std::string python = python_with("torch, safetensors");
   if (python.empty()) GTEST_SKIP() << "needs a Python with torch and safetensors";

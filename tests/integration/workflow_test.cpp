@@ -253,7 +253,7 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
   help({"phases"});
   for (const char* const family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
   expect_one_line_error(run_program({"train", "--help", "phases.optimiser.weight_decay"}), 2,
-                        "did you mean 'phases.optimizer.weight_decay'?");
+                        "did you mean 'phases.N.optimizer.weight_decay'?");
   expect_one_line_error(run_program({"train", "--help", "model", "vmo"}), 2,
                         "did you mean 'vmoe'?");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of two checkpoints came first, as they themselves tell.
 
+#include <fmt/format.h>
+
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/prune_checkpoint.h"
@@ -22,12 +24,14 @@ void save_of_run(const fs::path& folder, const std::string& init, int64_t phase,
                            .model = state_of(*model)});
 }
 
-std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& finetuned) {
+std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& finetuned,
+                                const std::string& criterion = "router-norm-change") {
   const test::TempDir folder;
   PruneCheckpointOptions options;
   options.pretrained = pretrained;
   options.finetuned = finetuned;
   options.out = folder / "out";
+  options.prune.criterion = criterion;
   options.prune.keep = KeepSpec::count(2);
   return test::said_by([&] { prune_checkpoint(options); });
 }
@@ -61,8 +65,33 @@ TEST(PruneCheckpointOrder, OfARecoveredNetworkAfterThePrunedOneIsRight) {
   trained.state = {{"step", 10}};
   save_checkpoint(recovered, trained);
   EXPECT_THAT(warnings_of_pruning(pruned, recovered), Not(HasSubstr("swap the two")));
-  EXPECT_THAT(warnings_of_pruning(recovered, whole),
-              HasSubstr("experts; swap the two if their order is a mistake"));
+  EXPECT_THAT(warnings_of_pruning(recovered, whole, "router-magnitude"),
+              HasSubstr("experts; swap the two if their order is a mistake"))
+      << "a criterion that looks at one network does not use the other";
+  EXPECT_THAT(test::usage_of([&] { warnings_of_pruning(recovered, whole); }),
+              HasSubstr(fmt::format("prune: --pretrained {} has 4 experts in block 1, --finetuned "
+                                    "{} has 6; a pretrained network has at least as many; swap "
+                                    "the two?",
+                                    recovered.string(), whole.string())));
+}
+
+TEST(PruneCheckpointOrder, MayHaveAPrunedNetworkFirstThatHasAllExpertsOfTheOther) {
+  const test::TempDir folder;
+  const auto save_kept = [&](const char* name, const std::vector<int64_t>& kept) {
+    VMoEConfig config = small_vmoe_config();
+    if (!kept.empty()) config.encoder.moe.kept_experts = {{"1", kept}, {"3", kept}};
+    const auto model = small_vmoe(config, folder.names().size() + 1);
+    save_checkpoint(folder / name,
+                    {.config = {{"model", model->config()}}, .model = state_of(*model)});
+    return folder / name;
+  };
+  const fs::path four = save_kept("four", {0, 2, 3, 5}), three = save_kept("three", {0, 2, 5}),
+                 others = save_kept("others", {0, 1, 2, 5});
+  for (const char* criterion : {"router-norm-change", "neuron-magnitude-change"}) {
+    EXPECT_EQ(warnings_of_pruning(four, three, criterion), "");
+    EXPECT_THAT(test::usage_of([&] { warnings_of_pruning(four, others, criterion); }),
+                AllOf(HasSubstr("lacks experts 1 in block 1"), HasSubstr("is not pruned")));
+  }
 }
 
 TEST(PruneCheckpointOrder, OfTwoRunsOfOneRecipeIsNotToldByTheirSteps) {

@@ -112,6 +112,14 @@ TEST_F(CompareResults, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({"a.json", "b.json"}, {"late"}),
               HasSubstr("a.json have no seeds in common: 4 to 6 and 3 to 3"));
   EXPECT_THAT(refusal({"none.json"}, {"z"}), HasSubstr("none.json: no such file"));
+  test::put(folder_ / "recipe.json", R"({"name": "a", "phases": []})");
+  EXPECT_THAT(refusal({"recipe.json"}, {"z", "late"}),
+              HasSubstr("recipe.json: a recipe, not results; compare reads results.json of "));
+  test::put(folder_ / "table.json", R"({"name": "a", "kind": "runs", "rows": []})");
+  const std::string table = (folder_ / "table.json").string();
+  EXPECT_THAT(
+      refusal({"table.json"}, {"z", "late"}),
+      HasSubstr("an experiment, not its results; make them by: moesaic reproduce " + table));
 }
 
 TEST_F(CompareResults, DamagedFilesAreFailures) {

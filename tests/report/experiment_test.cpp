@@ -82,6 +82,15 @@ TEST(Experiments, AFileThatIsMissingIsNamed) {
   EXPECT_THAT(error, HasSubstr("/no/such.json"));
 }
 
+TEST(Experiments, ARecipeIsToldWhichCommandTrainsIt) {
+  const TempDir folder;
+  const std::string recipe = (folder / "recipe.json").string();
+  write_atomic(recipe, R"({"name": "first", "phases": [{"name": "train", "data": "mnist"}]})");
+  EXPECT_EQ(error_of([&] { load_experiment(recipe, Scale::quick); }),
+            "usage: reproduce: " + recipe +
+                ": a recipe, not an experiment; train it by: moesaic train " + recipe);
+}
+
 TEST(Experiments, QuickChangesOnlyWhatItNames) {
   const ExperimentFile file;
   const RunsConfig paper = file.parsed(), quick = file.parsed(Scale::quick);

@@ -202,6 +202,7 @@ TEST(HeatmapPlot, NamesSomeOfManyColumnsUnderATitleThatFits) {
   }
   const Figure wide = figure({"heatmap", {"dispatch"}}, kRows, rows);
   EXPECT_THAT(wide.script, HasSubstr("set xtics ('p1' 0, 'p6' 5, 'p11' 10,"));
+  EXPECT_THAT(wide.script, HasSubstr("? svg(1267, ")) << "scale and its numbers need 137 pixels";
   EXPECT_THAT(wide.script,
               HasSubstr("set title 'a name of a row that is far longer than its panel is wide"));
   draw(wide);

@@ -160,8 +160,10 @@ TEST_F(PruneSearchOf, MayBeEndedAndIsShown) {
   EXPECT_EQ(calls, 3);
   search_.progress = nullptr;
   search_.max_drop = 0.1;
-  const PruneSearch found = search();
-  EXPECT_THAT(to_text(found), HasSubstr("at most 10 points below"));
+  PruneSearch found = search();
+  EXPECT_THAT(to_text(found), HasSubstr("at most 10 points below the unpruned network's"));
+  found.max_drop = 0.01;
+  EXPECT_THAT(to_text(found), HasSubstr("at most 1 point below"));
   EXPECT_THAT(to_text(found), HasSubstr("chosen"));
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   draw_figure_file(folder_ / "curve.png", search_figure(found, "curve"));

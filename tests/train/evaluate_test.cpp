@@ -11,6 +11,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -249,12 +250,17 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_NE(to_text(newest).find("error (ECE)"), std::string::npos);
-  EXPECT_NE(to_text(newest).find("2 of 4 experts"), std::string::npos) << to_text(newest);
+  const std::vector<int64_t>& kept = newest.evaluation.routing.at(0).kept;
+  EXPECT_THAT(to_text(newest), HasSubstr("  experts " + std::to_string(kept.at(0)) + " " +
+                                         std::to_string(kept.at(1)) + " of 4 compute "));
 
   options.checkpoint = folder / "run/checkpoints/pretrain";
   const CheckpointEvaluation whole = evaluate_checkpoint(options);
   EXPECT_GT(whole.num_parameters, newest.num_parameters);
   EXPECT_GT(whole.flops_per_image, newest.flops_per_image);
+  EXPECT_THAT(to_text(whole),
+              ::testing::ContainsRegex("  4 experts compute [0-9.]+ rows per token: "
+                                       "[0-9.]+ [0-9.]+ [0-9.]+ [0-9.]+ of them"));
   options.data = "two";
   options.class_name_source = ClassNameSource::data;
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
@@ -311,7 +317,10 @@ TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   options.data.clear();
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
   options.class_name_source = ClassNameSource::data;
-  const CheckpointEvaluation taken = evaluate_checkpoint(options);
+  CheckpointEvaluation taken;
+  EXPECT_THAT(test::said_by([&] { taken = evaluate_checkpoint(options); }),
+              HasSubstr("the data's class names count, in the order of the outputs; the "
+                        "network's names are not used"));
   EXPECT_EQ(taken.evaluation.metric("loss"), loss);
   EXPECT_EQ(taken.classes[1], "class x");
   CheckpointEvaluation alike = taken;

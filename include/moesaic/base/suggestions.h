@@ -39,7 +39,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Returns the candidate that was probably meant: one that has the name behind a slash ("table1"
 /// and "clusters/table1") or looks the same; else one whose edit_distance is within a third of its
 /// length; else an abbreviation ("learning_rate" and "lr") or a prefix ("weight" and
-/// "weight_decay", misspelt too). The first candidate wins a tie; std::nullopt if none is close.
+/// "weight_decay", misspelt too). A name without a slash is also compared with what follows a
+/// candidate's last slash. The first candidate wins a tie; std::nullopt if none is close.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 
 /// Returns the divisor of `number` that is nearest to `wanted`, the smaller of two.

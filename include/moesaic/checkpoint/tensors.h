@@ -14,8 +14,8 @@
 namespace moesaic {
 
 /// Throws Error (usage) for a file of another kind: one that is called like a file of tensors is
-/// not refused, since it is damaged if it is none.
-void check_tensor_file(const fs::path& path);
+/// not refused, since it is damaged if it is none. `others` names what else is read in its place.
+void check_tensor_file(const fs::path& path, const std::string& others = {});
 
 /// Returns all tensors of a safetensors file as contiguous CPU tensors that own their memory.
 /// Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Error (failure) for other dtypes and for

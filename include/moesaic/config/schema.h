@@ -59,7 +59,8 @@ HelpRows help_rows(const std::string& path = {}) {
 }
 
 /// Returns the setting of this path, or all of a group: "seed", "phases.optimizer",
-/// "phases.0.optimizer.lr". Throws Error (usage) with the nearest key where there is none.
+/// "phases.0.optimizer.lr". Throws Error (usage) with the nearest key, written in full, where there
+/// is none.
 HelpRows help_rows_at(const HelpRows& rows, const std::string& path);
 
 /// Returns the settings that a key without its groups means: those whose path ends in `name` ("lr",

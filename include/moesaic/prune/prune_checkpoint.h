@@ -78,7 +78,8 @@ struct PruneCheckpointResult {
 /// experts; the optimizer state is dropped. The network is built only where images are needed: else
 /// weights are read from the files as they are needed, and written one tensor at a time. Warns
 /// where the pretrained checkpoint is the later one by what the two say of their runs, or has fewer
-/// experts. Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
+/// experts. Throws Error (usage) before any work if `out` is not empty, and where the criterion
+/// compares with a pretrained network that lacks experts of this one; a failure leaves no partial
 /// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 

@@ -28,7 +28,7 @@ fs::path weights_at(const fs::path& path) {
     for (const char* end : {".bin", ".pt", ".pth"}) {
       if (path.extension() == end) fail_usage("{}: {}", path.string(), kPickled);
     }
-    check_tensor_file(path);
+    check_tensor_file(path, "a folder with model.safetensors or an index of such files");
     return path;
   }
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
@@ -36,7 +36,10 @@ fs::path weights_at(const fs::path& path) {
   }
   const fs::path pickled = path / "pytorch_model.bin";
   if (path_exists(pickled)) fail_usage("{}: {}", pickled.string(), kPickled);
-  fail_usage("{}: no model.safetensors", path.string());
+  fail_usage(
+      "{}: no model.safetensors; give the folder that has it, or a .safetensors file of another "
+      "name",
+      path.string());
 }
 
 Checkpoint checkpoint_of(const ImportVitOptions& options, const ImportVitResult& result) {

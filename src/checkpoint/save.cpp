@@ -212,7 +212,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   exchange("");  // It is published.
 }
 
-std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool checks_finite) {
   const at::NoGradGuard no_grad;
   std::string bad;
   std::erase_if(copy, [&](const auto& item) { return !tensors.contains(item.first); });
@@ -223,7 +223,7 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
       continue;
     }
     if (!takes(own, tensor)) own = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    if (!check) {
+    if (!checks_finite) {
       own.copy_(tensor);
     } else if (!copy_finite(tensor, own)) {
       bad = name;

@@ -38,19 +38,20 @@ class FileList {
 
 /// Base of datasets of encoded images, JPEG, PNG or WebP, read on demand. They are RGB, or grey
 /// where info().channels is 1, of any sizes where info().height is 0, and turned as EXIF says
-/// unless info().upright is false. The first that is odd but can be used is named in a warning.
+/// unless info().applies_exif is false. The first that is odd but can be used is named in a
+/// warning.
 class StoredImages : public Dataset {
  public:
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override;
+  void oriented_image(int64_t index, std::optional<bool> applies_exif, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
-    return EncodedImage{read(index), info().upright.value_or(true), path(index).string()};
+    return EncodedImage{read(index), info().applies_exif.value_or(true), path(index).string()};
   }
 
   struct Problem {
     std::string text;  ///< Empty where there is none, or it was said already.
-    bool readable = true;
+    bool is_readable = true;
   };
   /// Decodes the image; returns its problem.
   Problem problem(int64_t index) const;

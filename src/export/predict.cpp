@@ -221,7 +221,7 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
   std::vector<std::vector<PredictedClass>> top = top_classes(output.logits.cpu(), images, options);
   for (size_t i = 0; i < list.size(); ++i) list[i].top = std::move(top[i]);
   for (const RoutingRecord& record : output.routings) {
-    if (!options.with_routing) break;
+    if (!options.returns_routing) break;
     std::vector<ImageRouting> layer = routings_of(record, images);
     for (size_t i = 0; i < list.size(); ++i) list[i].routing.push_back(std::move(layer[i]));
   }
@@ -272,7 +272,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   do {  // Runs once even without an image, for the outputs' shapes.
     const int64_t size = std::min(batch, count - begin);
     model.set_first_sample_index(begin);
-    add_batch(model, images_BCHW.narrow(0, begin, size), options.with_routing, parts);
+    add_batch(model, images_BCHW.narrow(0, begin, size), options.returns_routing, parts);
     begin += size;
   } while (begin < count);
   model.set_first_sample_index(0);

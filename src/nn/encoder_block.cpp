@@ -206,19 +206,19 @@ class AutocastState {
  public:
   explicit AutocastState(c10::DeviceType device)
       : device_(device),
-        on_(at::autocast::is_autocast_enabled(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()),
+        is_enabled_(at::autocast::is_autocast_enabled(device)),
+        is_cache_enabled_(at::autocast::is_autocast_cache_enabled()),
         type_(at::autocast::get_autocast_dtype(device)) {}
 
   void restore() const {
-    at::autocast::set_autocast_enabled(device_, on_);
+    at::autocast::set_autocast_enabled(device_, is_enabled_);
     at::autocast::set_autocast_dtype(device_, type_);
-    at::autocast::set_autocast_cache_enabled(cache_);
+    at::autocast::set_autocast_cache_enabled(is_cache_enabled_);
   }
 
  private:
   c10::DeviceType device_;
-  bool on_, cache_;
+  bool is_enabled_, is_cache_enabled_;
   at::ScalarType type_;
 };
 

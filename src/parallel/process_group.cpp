@@ -92,11 +92,11 @@ void ProcessGroup::finish(const auto& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
-void ProcessGroup::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
+void ProcessGroup::all_reduce(const at::Tensor& x, Traffic traffic, bool takes_max) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {x};
   c10d::AllreduceOptions options;
-  if (largest) options.reduceOp = c10d::ReduceOp::MAX;
+  if (takes_max) options.reduceOp = c10d::ReduceOp::MAX;
   finish([&] { return group_->allreduce(list, options); });
   counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
 }
@@ -161,11 +161,11 @@ void ProcessGroup::broadcast_each(const std::vector<at::Tensor>& per_rank, Traff
 
 // c10d's own assigns to a static tensor, which corrupts memory where threads of a program wait side
 // by side.
-void ProcessGroup::barrier(bool endless) const {
+void ProcessGroup::barrier(bool waits_forever) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {at::zeros({1})};
   c10d::AllreduceOptions options;
-  if (endless) options.timeout = std::chrono::hours(24 * 365);
+  if (waits_forever) options.timeout = std::chrono::hours(24 * 365);
   finish([&] { return group_->allreduce(list, options); });
 }
 
@@ -331,10 +331,10 @@ void check_batch_divisible(const std::string& where, int64_t batch, int64_t part
              parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
 }
 
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                           int64_t size) {
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool is_strided,
+                                           int64_t rank, int64_t size) {
   check_batch_divisible("", batch, parts, size);
-  const int64_t own = batch / size, ranges = strided ? 1 : parts;
+  const int64_t own = batch / size, ranges = is_strided ? 1 : parts;
   std::vector<int64_t> places;
   for (int64_t part = 0; part < ranges; ++part) {
     const int64_t first = part * (batch / ranges) + rank * (own / ranges);

@@ -98,9 +98,9 @@ Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std:
                                      .x_label = "predicted class",
                                      .y_label = "true class",
                                      .table = confusion_table(confusion, classes),
-                                     .numbers = numbers,
-                                     .every_row = lines,
-                                     .root_colors = true});
+                                     .shows_numbers = numbers,
+                                     .names_every_row = lines,
+                                     .uses_sqrt_colors = true});
   return panel_figure(stem, {panel}, grid_of(classes, numbers ? 48 : lines ? 18 : 8));
 }
 

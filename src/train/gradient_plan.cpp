@@ -69,7 +69,7 @@ PatternValues::PatternValues(const std::vector<PatternValue>& values)
 }
 
 double PatternValues::value_for(const std::string& name, double otherwise) const {
-  const std::optional<size_t> first = patterns_.first_found_in(name);
+  const std::optional<size_t> first = patterns_.first_match(name);
   return first ? values_[*first] : otherwise;
 }
 
@@ -90,7 +90,7 @@ void check_patterns(const Model& model, const SettingLocations& locations,
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Pattern pattern(patterns[i]);
     const bool found = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const auto& item) { return pattern.found_in(item.key()); });
+                                   [&](const auto& item) { return pattern.matches(item.key()); });
     if (found) continue;
     fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
                locations.find({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
@@ -345,7 +345,7 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const Patterns trains(phase.trainable);
   Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
-    if (!trains.any_found_in(item.key())) continue;
+    if (!trains.any_matches(item.key())) continue;
     trained.emplace_back(item.key(), item.value());
     memory.gradients += static_cast<double>(item.value().nbytes());
   }

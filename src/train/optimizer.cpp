@@ -43,12 +43,12 @@ void Optimizer::add_param_group(const OptimizerConfig& config, double rate, cons
   const Patterns never(frozen), no_decay(config.no_decay);
   const auto weight_decay = [&](const std::string& name) {
     if (!weight_decays.empty()) return weight_decays.value_for(name, 0.0);
-    return no_decay.any_found_in(name) ? 0.0 : config.weight_decay;
+    return no_decay.any_matches(name) ? 0.0 : config.weight_decay;
   };
   ParamGroup part{make_update_rule(config), rate, config.l2, {}, {}};
   NamedParameters others;
   for (auto& [name, parameter] : parameters) {
-    if (!of.any_found_in(name)) {
+    if (!of.any_matches(name)) {
       others.emplace_back(name, parameter);
       continue;
     }
@@ -58,8 +58,8 @@ void Optimizer::add_param_group(const OptimizerConfig& config, double rate, cons
                 .slots = {},
                 .weight_decay = weight_decay(name),
                 .rate = std::pow(config.layer_decay, static_cast<double>(layers)),
-                .frozen = never.any_found_in(name)};
-    for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
+                .is_frozen = never.any_matches(name)};
+    for (size_t slot = 0; !entry.is_frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
     part.settings.emplace(entry.weight_decay, entry.rate);
@@ -75,7 +75,7 @@ void Optimizer::shard_state(std::shared_ptr<const ProcessMesh> processes,
   std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
   for (ParamGroup& part : param_groups_) {
     for (Entry& entry : part.entries) {
-      if (entry.frozen || is_replicated(entry.name)) continue;
+      if (entry.is_frozen || is_replicated(entry.name)) continue;
       const auto least = std::min_element(load.begin(), load.end());
       *least += entry.parameter.numel();
       entry.owner = least - load.begin();
@@ -89,7 +89,7 @@ Optimizer::StateShard Optimizer::max_state_shard() const {
   for (const ParamGroup& part : param_groups_) {
     const auto slots = static_cast<int64_t>(part.rule->slot_names().size());
     for (const Entry& entry : part.entries) {
-      if (entry.frozen) continue;
+      if (entry.is_frozen) continue;
       shares[entry.owner].updated += entry.parameter.numel();
       shares[entry.owner].state += entry.parameter.numel() * slots;
     }
@@ -174,7 +174,7 @@ void Optimizer::step_group(const ParamGroup& part, double lr, const at::Tensor& 
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];
       const bool alike = entry.weight_decay == weight_decay && entry.rate == rate;
-      if (entry.frozen || !alike || !is_local(entry)) continue;
+      if (entry.is_frozen || !alike || !is_local(entry)) continue;
       group.parameters.push_back(entry.parameter);
       group.gradients.push_back(gradients[i]);
       for (size_t slot = 0; slot < group.slots.size(); ++slot) {

@@ -59,7 +59,7 @@ void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
   for (const std::string& text : phase.frozen) {
     const Pattern frozen(text);
     const bool freezes = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return trainable.any_found_in(name) && frozen.found_in(name);
+      return trainable.any_matches(name) && frozen.matches(name);
     });
     if (freezes) continue;
     log_warning(

@@ -138,7 +138,7 @@ void keep_orientation(const Json& started, DatasetCache& datasets, RunConfig& co
       continue;
     }
     const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
-    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
+    if (data->has_images() && !data->info().applies_exif) phase.preprocess.orientation = "stored";
   }
 }
 
@@ -165,7 +165,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
   check_device(options_.device);
   check_backend(at::Device(options_.device), config_.deterministic);
-  if (!in_memory()) RunFolder::check(options_.out, options_.resume);
+  if (!is_in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
   if (started.contains("model") && config_.model.is_null()) {
@@ -192,7 +192,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   plan_ = plan_phases(given, *shape, datasets_);
   for (const PhaseConfig& phase : config_.phases) {
-    if (!in_memory()) check_outside_images(options_.out, phase.data);
+    if (!is_in_memory()) check_outside_images(options_.out, phase.data);
   }
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
@@ -202,15 +202,15 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
+  if (!is_in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
   check_processes(*shape);
   if (start && options_.processes) {
     options_.processes->barrier();
     options_.processes->check_same("init", start->fingerprint());
   }
-  if (!in_memory() && is_rank_zero()) folder_.emplace(options_.out, options_.resume);
+  if (!is_in_memory() && is_rank_zero()) folder_.emplace(options_.out, options_.resume);
   if (options_.processes) options_.processes->barrier();
-  if (!in_memory() && !is_rank_zero()) {
+  if (!is_in_memory() && !is_rank_zero()) {
     check_shared_folder(*options_.processes, options_.out);
     folder_.emplace(RunFolder::from_rank_zero(options_.out));
   }
@@ -225,7 +225,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   // By now no process reads a corrupt one any more.
   if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
-  if (in_memory() || !is_rank_zero()) return;
+  if (is_in_memory() || !is_rank_zero()) return;
   write_atomic(folder_->root() / "data.json", to_json(data_).dump(1) + "\n");
   write_atomic(folder_->root() / "config.json", to_json(config_).dump(2) + "\n");
 }
@@ -334,7 +334,7 @@ void Trainer::restore() {
   } else {
     resumed_tensors_ = std::move(loaded.optimizer);
   }
-  if (complete()) {
+  if (is_complete()) {
     log_info("{}: the run finished after {}; nothing is left to train", from,
              count_text(state_.phase_index, "phase"));
   } else {
@@ -370,7 +370,7 @@ void Trainer::restore(Phase& phase) {
 
 std::string Trainer::teacher_checkpoint(const std::string& name) const {
   if (!is_earlier_phase(name)) return name;
-  if (in_memory()) {
+  if (is_in_memory()) {
     fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
                plan().config.name, name);
   }
@@ -378,7 +378,7 @@ std::string Trainer::teacher_checkpoint(const std::string& name) const {
 }
 
 void Trainer::open_recorder() {
-  if (recorder_ || complete() || in_memory() || !is_rank_zero()) return;
+  if (recorder_ || is_complete() || is_in_memory() || !is_rank_zero()) return;
   recorder_.emplace(folder_->root(), state_.metrics_lines);
 }
 

@@ -153,7 +153,7 @@ class BulkFile {
   AtomicFile file_;
   std::unique_ptr<std::byte[], void (*)(void*)> buffer_;
   std::size_t used_ = 0;
-  bool direct_ = false;
+  bool uses_direct_io_ = false;
   Sha256 hash_;
   int64_t size_ = 0, waiting_ = 0;  ///< Bytes in all, and in the page cache.
   std::function<void()> progress_;
@@ -183,7 +183,7 @@ class StagedDirectory {
   fs::path final_path_;
   fs::path staging_;
   UniqueFd held_;
-  bool committed_ = false;
+  bool is_committed_ = false;
 };
 
 /// Holds the lock file `folder`/.lock, never a symbolic link, for the object's lifetime. A second

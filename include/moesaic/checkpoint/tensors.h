@@ -23,10 +23,10 @@ void check_tensor_file(const fs::path& path);
 TensorMap read_tensors(const fs::path& path);
 
 /// Returns the tensors of a network as read_tensors() does, but for F16 and BF16, which become
-/// float32. With `in_file` the others are in the file's memory, which is read as it is used: they
+/// float32. With `mmap` the others are in the file's memory, which is read as it is used: they
 /// must not be written, and the file must stay as it is. A tensor that lies in several slices is
 /// copied.
-TensorMap read_weights(const fs::path& path, bool in_file);
+TensorMap read_weights(const fs::path& path, bool mmap);
 
 /// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of
 /// threads.

@@ -271,14 +271,14 @@ class DatasetSource {
   /// `asked`: the name whose bases are followed, `depth` of them so far.
   DatasetSource(std::string_view asked, std::string_view name, int depth);
   Request request(std::string_view split) const;
-  /// Opens what is requested, or its metadata alone, with `upright` in place of
+  /// Opens what is requested, or its metadata alone, with `applies_exif` in place of
   /// spec().exif_orientation.
   std::shared_ptr<const Dataset> make(const Request& request, MosaicContent of,
-                                      std::optional<bool> upright) const;
+                                      std::optional<bool> applies_exif) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
-                                        MosaicContent of, std::optional<bool> upright) const;
+                                        MosaicContent of, std::optional<bool> applies_exif) const;
   /// Returns a source that this one is made of, after checking that its photos can be turned.
-  const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
+  const DatasetSource& turned(const DatasetSource& part, std::optional<bool> applies_exif) const;
 
   std::string name_;  ///< As it was asked for.
   DatasetSpec spec_;

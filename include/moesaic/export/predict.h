@@ -19,13 +19,13 @@ namespace moesaic {
 
 /// Options of predict().
 struct PredictOptions {
-  bool with_routing = false;  ///< Also returns the routing of each MoE layer.
-  int64_t batch_size = 256;   ///< Images per batch; all of them where experts have a capacity.
-  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
+  bool returns_routing = false;  ///< Also returns the routing of each MoE layer.
+  int64_t batch_size = 256;      ///< Images per batch; all of them where experts have a capacity.
+  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]
-/// and "pre_logits" [B, d]; with `with_routing`, for the MoE layer of each block i, also
+/// and "pre_logits" [B, d]; with `returns_routing`, for the MoE layer of each block i, also
 /// "routing.<i>.logits" [T, E] and "routing.<i>.combine" [T, E]. The latter is the weight of expert
 /// e's output in the output of token t: 0 where t is not routed to e or dropped, or e is pruned.
 /// Tokens are ordered by image.
@@ -72,10 +72,10 @@ class FeatureFile {
 
 /// Options of predict_images().
 struct PredictImagesOptions {
-  int64_t batch_size = 32;    ///< Images at a time, where they do not change each other's result.
-  int64_t top_k = 5;          ///< Number of most probable classes of an image.
-  bool with_routing = false;  ///< Also returns the experts of each token.
-  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
+  int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
+  int64_t top_k = 5;        ///< Number of most probable classes of an image.
+  bool returns_routing = false;  ///< Also returns the experts of each token.
+  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// A class with its probability.

@@ -27,9 +27,9 @@ struct FilterExpertsOptions {
   int64_t num_filters = 0;  ///< Number of filters of an expert, J.
   int64_t num_outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
-  double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
-  bool normal = false;      ///< or normal with the standard deviation init_scale.
-  bool bias = true;         ///< Whether there is `b`.
+  double init_scale = 1.0;       ///< Initial values are uniform on +-init_scale / sqrt(d),
+  bool has_normal_init = false;  ///< or normal with the standard deviation init_scale.
+  bool bias = true;              ///< Whether there is `b`.
 };
 
 /// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with

@@ -305,7 +305,7 @@ class Optimizer {
     std::vector<at::Tensor> slots;
     double weight_decay = 0.0;
     double rate = 1.0;  ///< Learning rate relative to the group's, by the layer.
-    bool frozen = false;
+    bool is_frozen = false;
     int64_t owner = kAllRanks;  ///< Rank of the process that updates it.
   };
   /// The parameters of one update rule.
@@ -448,7 +448,7 @@ class GradientPhase : public Phase {
   Optimizer optimizer_;
   WeightAverage average_;
   PatternValues gradient_scale_;
-  bool defer_metrics_;
+  bool defers_metrics_;
   at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.
   DeviceLoader loader_;
   std::optional<DistributedGradients> shared_;

@@ -150,7 +150,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 /// the phase's, whether its end condition was met.
 class OnlinePhase : public Phase {
  public:
-  bool is_done() const override { return steps_done_ >= plan_.steps || reached_end_; }
+  bool is_done() const override { return steps_done_ >= plan_.steps || has_reached_end_; }
   StepReport step() final;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
@@ -172,10 +172,10 @@ class OnlinePhase : public Phase {
   PhasePlan plan_;
   PhaseContext context_;
   int64_t steps_done_ = 0;
-  bool reached_end_ = false;
+  bool has_reached_end_ = false;
 
  private:
-  /// Name of `reached_end_` in the state; empty: only the number of steps ends the phase.
+  /// Name of `has_reached_end_` in the state; empty: only the number of steps ends the phase.
   std::string end_key_;
 };
 

@@ -68,19 +68,19 @@ at::Tensor select_borders(const Queues& queues, int64_t size, const at::Tensor& 
 /// Values of a call that depend on sizes and options only.
 struct ExpertChoicePlan : ExpertChoiceSizes {
   ExpertGate kind;
-  bool all_seen;  ///< Whether the softmax over experts includes pruned ones.
+  bool includes_pruned;  ///< Whether the softmax over experts includes pruned ones.
 
   ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
       : ExpertChoiceSizes(logits.size(0), logits.size(1), options),
         kind(options.gate),
-        all_seen(options.pruned == PrunedSelection::zero) {}
+        includes_pruned(options.pruned == PrunedSelection::zero) {}
 
   kernels::ExpertColumns own(const kernels::KeptView& kept) const {
     return {static_cast<int32_t>(computed), kept};
   }
   /// Returns the experts that a softmax over experts includes.
   kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
-    if (!all_seen) return own(kept);
+    if (!includes_pruned) return own(kept);
     return {static_cast<int32_t>(experts), {nullptr, nullptr}};
   }
   int64_t parts() const { return queue_parts(cut.count() * computed, cut.group_size); }
@@ -89,7 +89,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
   kernels::ExpertQueues<Scalar> queues(const Tensor& scores) const {
     return {cut, rows, static_cast<int32_t>(computed), parts(), in<Scalar>(scores)};
   }
-  bool over_tokens() const {
+  bool is_over_tokens() const {
     return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
   }
 };
@@ -141,7 +141,7 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
                                          const Device& device) {
   TokenSoftmax<Scalar> softmax{at::empty({queues.blocks()}, like.options()), {}, queues.parts};
   on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(softmax.tops)}, plan, device);
-  if (!plan.over_tokens()) return softmax;
+  if (!plan.is_over_tokens()) return softmax;
   const Tensor sums = at::empty_like(softmax.tops);
   on_parts(kernels::SumTerms<Scalar>{queues, softmax.view(), borders, out<Scalar>(sums)}, plan,
            device);

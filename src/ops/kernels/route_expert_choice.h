@@ -25,7 +25,7 @@ struct WriteScores {
   const Scalar* logits;
   int64_t tokens, experts;
   ExpertColumns written, seen;
-  bool over_experts;  // Scores are a softmax over the experts in `seen` instead of logits.
+  bool is_over_experts;  // Scores are a softmax over the experts in `seen` instead of logits.
   Scalar* scores;
 
   template <class Block>
@@ -36,18 +36,18 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && is_over_experts; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
         top = at > top ? at : top;
       }
-      for (int32_t slot = 0; slot < seen.slots && over_experts; ++slot) {
+      for (int32_t slot = 0; slot < seen.slots && is_over_experts; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
-      if (over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
+      if (is_over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
       for (int32_t slot = 0; slot < written.slots; ++slot) {
         const Scalar at = from[written.column(slot)];
-        scores[slot * tokens + token] = over_experts ? softmax_exp(at - top) / sum : at;
+        scores[slot * tokens + token] = is_over_experts ? softmax_exp(at - top) / sum : at;
       }
     });
   }

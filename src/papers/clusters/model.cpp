@@ -107,7 +107,7 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .num_outputs = config.has_scalar_output ? 1 : config.num_classes,
           .activation = activation_from_name(config.activation),
           .init_scale = config.init_scale,
-          .normal = config.init == "normal",
+          .has_normal_init = config.init == "normal",
           .bias = config.bias};
 }
 

@@ -193,8 +193,8 @@ class SphericalSgd final : public LatentPhase {
           products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
     }
     const auto local = report.metrics.find("local");
-    reached_end_ = config_.stop_alignment > 0.0 && local != report.metrics.end() &&
-                   local->second >= config_.stop_alignment;
+    has_reached_end_ = config_.stop_alignment > 0.0 && local != report.metrics.end() &&
+                       local->second >= config_.stop_alignment;
   }
 
   const SphericalSgdConfig& config_;  ///< Part of plan_.

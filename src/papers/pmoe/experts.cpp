@@ -233,10 +233,11 @@ PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
                                    const at::Generator& generator) {
   w = register_parameter("w", torch::empty({options.num_experts, options.width, options.hidden})
                                   .normal_(0.0, options.init_std, generator));
-  a = register_buffer("a", options.by_class ? weights_by_class(options)
-                                            : torch::empty({options.num_experts, options.hidden,
-                                                            options.num_outputs})
-                                                  .normal_(0.0, 1.0, generator));
+  a = register_buffer("a",
+                      options.is_output_by_class
+                          ? weights_by_class(options)
+                          : torch::empty({options.num_experts, options.hidden, options.num_outputs})
+                                .normal_(0.0, 1.0, generator));
 }
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,

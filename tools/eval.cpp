@@ -188,7 +188,7 @@ int run_eval(const EvalArguments& arguments) {
     if (batch.first == 0) {
       const DatasetInfo& info = batch.dataset.info();
       for (const std::string& file : arguments.confusion) check_confusion_classes(info, file);
-      if (!arguments.mistakes.empty()) check_shows_mistakes(info);
+      if (!arguments.mistakes.empty()) check_can_show_mistakes(info);
       if (!arguments.features.empty()) features.emplace(arguments.features);
     }
     if (points) collector.add(batch);

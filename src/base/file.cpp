@@ -334,7 +334,7 @@ StagedDirectory::StagedDirectory(fs::path final_path)
   staging_ = unique_sibling(final_path_);
   fs::create_directory(staging_, error);
   check(error, final_path_, "cannot create");
-  held_ = lock_folder(staging_);
+  lock_ = lock_folder(staging_);
 }
 
 StagedDirectory::~StagedDirectory() {
@@ -365,13 +365,13 @@ void StagedDirectory::commit() {
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
 }
 
-BulkFile::BulkFile(const fs::path& final_path, std::function<void()> progress)
+HashedFile::HashedFile(const fs::path& final_path, std::function<void()> progress)
     : file_(final_path),
       buffer_(aligned_memory(), &std::free),
       uses_direct_io_(set_direct(file_.fd(), true)),
       progress_(std::move(progress)) {}
 
-void BulkFile::write(std::span<const std::byte> bytes) {
+void HashedFile::write(std::span<const std::byte> bytes) {
   size_ += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
     const std::size_t n = std::min(bytes.size(), kBufferBytes - used_);
@@ -382,7 +382,7 @@ void BulkFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void BulkFile::flush() {
+void HashedFile::flush() {
   std::span<const std::byte> bytes(buffer_.get(), used_);
   hash_.update(bytes);
   if (uses_direct_io_ && used_ == kBufferBytes) {
@@ -403,7 +403,7 @@ void BulkFile::flush() {
   if (progress_) progress_();
 }
 
-FileContent BulkFile::commit() {
+FileContent HashedFile::commit() {
   flush();
   file_.commit();
   return {size_, hash_.hex()};

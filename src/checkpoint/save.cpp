@@ -203,7 +203,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   }
   const auto progress = [&] { processes.report_progress(); };
   const std::string written =
-      writes ? text_of(write_shard(said[0], index, count, part, progress)) : "";
+      writes ? to_text(write_shard(said[0], index, count, part, progress)) : "";
   std::vector<WrittenShard> parts;
   for (const std::string& text : exchange(written)) {
     if (!text.empty()) parts.push_back(parse_written_shard(text));
@@ -250,7 +250,7 @@ std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
       throw;
     }
     copied->set_value(true);  // Training may have waited for the copy, so that came first.
-    task_.yield_to_others();
+    task_.lower_thread_priority();
     const Clock::time_point copied_at = Clock::now();
     write(copy_);
     write_ = seconds_since(copied_at);

@@ -292,7 +292,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
 }
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, MosaicContent of,
+                                           const MosaicConfig& config, MosaicContent content,
                                            std::string name, std::string description) {
   DatasetInfo info = base->info();
   if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
@@ -334,7 +334,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.std.assign(static_cast<size_t>(info.channels), 1.0);
   const auto made =
       std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
-  if (of == MosaicContent::images) made->list();
+  if (content == MosaicContent::images) made->list();
   return made;
 }
 

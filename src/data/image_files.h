@@ -60,18 +60,18 @@ class StoredImages : public Dataset {
 
  protected:
   /// `pause`: see retry_io().
-  StoredImages(DatasetInfo info, Pause pause)
+  StoredImages(DatasetInfo info, SleepFunction pause)
       : Dataset(std::move(info)), pause_(std::move(pause)) {}
   /// Returns the bytes of the image's file. Throws IoError where it still cannot be read after some
   /// tries, ImageError where it is no image's.
   virtual std::string read(int64_t index) const = 0;
-  const Pause& pause() const { return pause_; }
+  const SleepFunction& pause() const { return pause_; }
 
  private:
   /// Says once what is odd about an image that can be used.
   void warn_once(int64_t index, const std::string& oddity) const;
 
-  Pause pause_;
+  SleepFunction pause_;
   mutable std::atomic<bool> warned_ = false;
 };
 
@@ -82,7 +82,7 @@ inline constexpr int64_t kMaxImageFileBytes = int64_t{1} << 28;
 class ImageFiles final : public StoredImages {
  public:
   ImageFiles(DatasetInfo info, FileList files, std::vector<uint8_t> groups = {},
-             Pause pause = sleep_for)
+             SleepFunction pause = sleep_for)
       : StoredImages(std::move(info), std::move(pause)),
         files_(std::move(files)),
         groups_(std::move(groups)) {}

@@ -105,7 +105,7 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
     fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info.name);
   }
   if (config.orientation != "data") info.applies_exif = config.orientation == "upright";
-  if (config.channels != 0 && converts_channels(info.channels, config.channels)) {
+  if (config.channels != 0 && can_convert_channels(info.channels, config.channels)) {
     info.channels = config.channels;
     info.mean = converted_values(info.mean, info.channels);
     info.std = converted_values(info.std, info.channels);
@@ -167,7 +167,7 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
   if (input_shape.size() != 3) return config;
   const int64_t channels = input_shape[0];
   if (config.channels == 0 && data.has_flexible_channels &&
-      converts_channels(data.channels, channels)) {
+      can_convert_channels(data.channels, channels)) {
     config.channels = channels;
   }
   if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};

@@ -30,7 +30,7 @@ bool is_here(const fs::path& path) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-                         Pause pause, const std::string& labels)
+                         SleepFunction pause, const std::string& labels)
     : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),

@@ -115,7 +115,7 @@ class ShardImages final : public StoredImages {
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
   ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-              Pause pause = sleep_for, const std::string& labels = "either");
+              SleepFunction pause = sleep_for, const std::string& labels = "either");
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;

@@ -289,7 +289,7 @@ void check_new_mistakes(const fs::path& file) {
   check_new_confusion(fs::path(file).replace_extension(".csv"), "--mistakes");
 }
 
-void check_shows_mistakes(const DatasetInfo& data) {
+void check_can_show_mistakes(const DatasetInfo& data) {
   if (data.has_images && !data.classes.empty() && (data.channels == 1 || data.channels == 3))
     return;
   fail_usage(

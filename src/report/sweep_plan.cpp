@@ -136,7 +136,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     if (size.count < plan.num_experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
-        keep_shapes(block, kept.at(block.block), replace);
+        keep_meta_experts(block, kept.at(block.block), replace);
       }
     }
     costs.push_back(footprint(*shape));

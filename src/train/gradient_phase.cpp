@@ -225,7 +225,7 @@ void GradientPhase::load(const PhaseState& state) {
   loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));
 }
 
-std::string GradientPhase::remedy() const {
+std::string GradientPhase::divergence_hint() const {
   const std::string phase = "phases." + plan_.config.name;
   const bool by_value = config_.clip_value > 0.0;
   const double clip = by_value ? config_.clip_value : config_.clip_norm;
@@ -249,7 +249,7 @@ StepReport GradientPhase::step() {
   report.images = config_.drop_last ? plan_.batch_size : batch.inputs.size(0);
   if (!defers_metrics_) {
     report.metrics = std::exchange(report.deferred_metrics, {})();
-    state_.stopped = ends_with(report.metrics.at("loss"));
+    state_.stopped = should_stop(report.metrics.at("loss"));
   }
   state_.epoch = batch.epoch;
   state_.batch = batch.position + 1;
@@ -295,7 +295,7 @@ double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig
                        plan_.steps_per_epoch);
 }
 
-bool GradientPhase::ends_with(double loss) {
+bool GradientPhase::should_stop(double loss) {
   const auto& stop = config_.stop;
   if (!stop) return false;
   if (!state_.min_loss || loss <= *state_.min_loss) {

@@ -352,12 +352,15 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
   memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
   if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;  // As many numbers.
-  memory.by = config.optimizer.name;
-  for (const ParamGroupConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
+  memory.update_rules = config.optimizer.name;
+  for (const ParamGroupConfig& part : config.optimizers) {
+    memory.update_rules += ", " + part.optimizer.name;
+  }
   return memory;
 }
 
-void check_share(const PhasePlan& plan, const SettingLocations& locations, int64_t processes) {
+void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
+                               int64_t processes) {
   check_batch_divisible(
       fmt::format("{}: phase '{}': ", locations.find({"batch_size", "accumulate"}),
                   plan.config.name),
@@ -372,7 +375,7 @@ PhaseKind gradient_phase_kind() {
   kind.description =
       "steps of an optimizer on batches, by the gradients of a loss, for any network";
   kind.plan = plan_gradient;
-  kind.share = check_share;
+  kind.check_processes = check_processes_can_share;
   kind.overlaps_save = true;
   kind.memory = gradient_memory;
   kind.objective = [](const PhaseConfig& phase) {

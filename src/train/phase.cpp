@@ -105,7 +105,7 @@ void OnlinePhase::load(const PhaseState& state) {
   has_reached_end_ = !end_key_.empty() && met->get<bool>();
 }
 
-std::string OnlinePhase::lower(const std::string& setting, double now) const {
+std::string OnlinePhase::lower_hint(const std::string& setting, double now) const {
   return fmt::format("lower phases.{}.{} ({} now)", plan_.config.name, setting, now);
 }
 

@@ -278,9 +278,9 @@ void Trainer::check_processes(const Model& shape) {
   for (const PhasePlan& plan : plan_) {
     evaluates = evaluates || plan.config.evaluate;
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    if (!kind.share) continue;
+    if (!kind.check_processes) continue;
     const SettingLocations locations(config_.model, plan.config);
-    kind.share(plan, locations, processes->size());
+    kind.check_processes(plan, locations, processes->size());
     const bool shared = processes->expert_group().size() > 1;
     if (shared && !trains_experts_uniformly(shape, Patterns(plan.config.trainable))) {
       fail_usage(

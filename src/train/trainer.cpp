@@ -153,7 +153,7 @@ void Trainer::fail_step(const Phase& phase, int64_t step) try {
 }
 
 void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) {
-  const std::string remedy = phase.remedy();
+  const std::string remedy = phase.divergence_hint();
   fail_at(step, fmt::format("training diverged: {}{}{}", what, remedy.empty() ? "" : "; ", remedy));
 }
 
@@ -198,7 +198,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   context.before_optimizer_step = [this] { saves_.wait_for_copy(); };
   context.measures_loads = !is_in_memory();
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
-  if (options_.processes && kind.share) {
+  if (options_.processes && kind.check_processes) {
     context.processes = options_.processes;
     shard_experts(*model_, options_.processes);
   }
@@ -450,8 +450,8 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     }
   }
   if (options_.processes) {
-    part = ExpertShards(*model_).local_shard(part, *options_.processes,
-                                             kind.share && config_.parallel.shard_optimizer);
+    part = ExpertShards(*model_).local_shard(
+        part, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};

@@ -137,10 +137,10 @@ struct FileContent {
 /// An AtomicFile for much data, hashed while it is written. Where the file system allows it, writes
 /// bypass the page cache (O_DIRECT): a checkpoint does not evict the training data, and no second
 /// copy takes memory bandwidth.
-class BulkFile {
+class HashedFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
-  explicit BulkFile(const fs::path& final_path, std::function<void()> progress = {});
+  explicit HashedFile(const fs::path& final_path, std::function<void()> progress = {});
 
   /// Appends bytes.
   void write(std::span<const std::byte> bytes);
@@ -182,7 +182,7 @@ class StagedDirectory {
  private:
   fs::path final_path_;
   fs::path staging_;
-  UniqueFd held_;
+  UniqueFd lock_;
   bool is_committed_ = false;
 };
 

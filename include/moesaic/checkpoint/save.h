@@ -59,8 +59,8 @@ struct WrittenShard {
 };
 
 /// Returns a written shard as a line of JSON, which is sent to the process that publishes.
-std::string text_of(const WrittenShard& part);
-/// Returns the shard that text_of() wrote. Throws Error (failure) for another text.
+std::string to_text(const WrittenShard& part);
+/// Returns the shard that to_text() wrote. Throws Error (failure) for another text.
 WrittenShard parse_written_shard(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes

@@ -34,7 +34,7 @@ std::string hash_of(const TensorMap& tensors);
 
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
-/// support and for undefined or sparse tensors. `progress` is BulkFile's.
+/// support and for undefined or sparse tensors. `progress` is HashedFile's.
 FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata = {},
                           std::function<void()> progress = {});

@@ -121,14 +121,14 @@ class DeviceLoader {
 
  private:
   /// A batch that is being copied.
-  struct Sent {
+  struct BatchCopy {
     Batch batch;
     std::optional<c10::Event> arrived;
   };
 
-  Sent send(Batch batch);
+  BatchCopy send(Batch batch);
   /// Lets the current stream wait for a batch and use it.
-  Batch receive(Sent sent) const;
+  Batch receive(BatchCopy sent) const;
   /// Moves a batch and makes of it what the network takes.
   Batch prepared(const Batch& batch) const;
 
@@ -136,7 +136,7 @@ class DeviceLoader {
   Loader loader_;
   at::Tensor mean_C_, std_C_;          ///< Of images, on the device.
   std::optional<c10::Stream> stream_;  ///< Of the copies.
-  std::optional<Sent> ahead_;
+  std::optional<BatchCopy> next_copy_;
   Batch source_, kept_;  ///< Last inputs that are no images: as the loader made them, and sent.
 };
 

@@ -295,7 +295,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
 
  private:
   /// Inputs with what is derived from them once.
-  struct Seen {
+  struct RouterInputCache {
     at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
@@ -305,7 +305,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
-  Seen last_;  ///< Cache, since a full batch is the same tensor at every step.
+  RouterInputCache cache_;  ///< Of use since a full batch is the same tensor at every step.
 };
 
 inline constexpr char kImageMoE[] = "image-moe";

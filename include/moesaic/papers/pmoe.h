@@ -169,10 +169,10 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
   /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected
   /// patches have, [K, R, C, p p].
-  struct Active {
+  struct Activations {
     at::Tensor more_KRCp, rest_KC;
   };
-  Active activate(const at::Tensor& rows_KRCp, const Statistics& of) const;
+  Activations activate(const at::Tensor& rows_KRCp, const Statistics& statistics) const;
   /// Convolves rows_KRCp by its expert -> windows [K, R, q, q, o], without bias.
   at::Tensor convolve(const at::Tensor& rows_KRCp) const;
 

@@ -109,7 +109,7 @@ class ProcessGroup {
 
  private:
   /// Runs a collective of c10d's and waits for it; does nothing where this group only counts.
-  void finish(const auto& begin) const;
+  void run_collective(const auto& begin) const;
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   int64_t rank_ = 0, size_ = 1;

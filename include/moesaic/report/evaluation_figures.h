@@ -46,7 +46,7 @@ void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::st
 void check_new_mistakes(const fs::path& file);
 
 /// Throws Error (usage) for data that are no images of classes.
-void check_shows_mistakes(const DatasetInfo& data);
+void check_can_show_mistakes(const DatasetInfo& data);
 
 /// Draws at most `count` mistakes of the largest confidence on a sheet, row by row, and writes a
 /// .csv table beside it: file, index, label, prediction and confidence of each. Returns how many

@@ -204,10 +204,11 @@ at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
     return patch_sums(images_BCHW);
   }
   const uint64_t version = images_BCHW._version();
-  if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
-    last_ = {images_BCHW, patch_sums(images_BCHW), version};
+  if (!cache_.inputs.defined() || !cache_.inputs.is_same(images_BCHW) ||
+      cache_.version != version) {
+    cache_ = {images_BCHW, patch_sums(images_BCHW), version};
   }
-  return last_.sums;
+  return cache_.sums;
 }
 
 std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {

@@ -109,7 +109,7 @@ class SphericalSgd final : public LatentPhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("lr", config_.lr); }
+  std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }
 
  private:
   LatentMoE& network() const { return dynamic_cast<LatentMoE&>(*context_.model); }
@@ -283,7 +283,7 @@ class RouterAscent final : public LatentPhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("lr", config_.lr); }
+  std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }
 
  private:
   /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the

@@ -69,7 +69,7 @@ class PatternSgd final : public OnlinePhase {
     return report;
   }
 
-  std::string remedy() const override {
+  std::string divergence_hint() const override {
     return fmt::format("lower phases.{0}.expert_lr ({1} now) or phases.{0}.router_lr ({2} now)",
                        plan_.config.name, config_.expert_lr, config_.router_lr);
   }

@@ -67,7 +67,7 @@ int draw_points(const EvalArguments& arguments, const EvaluationPoints& points,
                 const StopSignal& stop) {
   const bool drawn = [&] {
     Progress bar({.label = "t-SNE", .unit = "steps"});
-    return draw_tsne(points, arguments.points.boundary, arguments.tsne,
+    return draw_tsne(points, arguments.points.has_boundary, arguments.tsne,
                      [&](int64_t done, int64_t total) {
                        bar.show(done, total);
                        return !stop.is_requested();
@@ -188,7 +188,7 @@ int run_eval(const EvalArguments& arguments) {
     if (batch.first == 0) {
       const DatasetInfo& info = batch.dataset.info();
       for (const std::string& file : arguments.confusion) check_confusion_classes(info, file);
-      if (!arguments.mistakes.empty()) check_shows_mistakes(info);
+      if (!arguments.mistakes.empty()) check_can_show_mistakes(info);
       if (!arguments.features.empty()) features.emplace(arguments.features);
     }
     if (points) collector.add(batch);
@@ -282,7 +282,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
           ->type_name("NAME")
           ->delimiter(',');
   CLI::Option* boundary = verb.add_flag(
-      "--tsne-boundary", arguments->points.boundary,
+      "--tsne-boundary", arguments->points.has_boundary,
       "draw where the mean prediction of nearby points changes class, for data with two classes");
   for (CLI::Option* option : {of, points, color, only, groups, boundary}) option->needs(tsne);
 }

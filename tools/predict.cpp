@@ -61,7 +61,7 @@ void predict_tensors(const PredictArguments& arguments) {
   check_input_file(arguments.input);
   check_new_file(arguments.output, "--output");
   const Predictor predictor = load_predictor(arguments);
-  PredictOptions options{.with_routing = arguments.routing, .loss = predictor.loss};
+  PredictOptions options{.returns_routing = arguments.routing, .loss = predictor.loss};
   options.batch_size = arguments.batch_size.value_or(options.batch_size);
   predict_file(*predictor.model, arguments.input, arguments.output, options);
   log_written(arguments.output);
@@ -156,7 +156,7 @@ int predict_files(const PredictArguments& arguments) {
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
   PredictImagesOptions options{
-      .top_k = arguments.top, .with_routing = arguments.routing, .loss = predictor.loss};
+      .top_k = arguments.top, .returns_routing = arguments.routing, .loss = predictor.loss};
   options.batch_size = arguments.batch_size.value_or(options.batch_size);
   const StopSignal stop;
   const auto total = static_cast<int64_t>(files.size());

@@ -66,7 +66,7 @@ bool BackgroundTask::poll() {
 
 // With no core to spare this thread would hold up one that computes, for which all others wait. It
 // does not interrupt others when it wakes either. On Linux both are the thread's own.
-void BackgroundTask::yield_to_others() const {
+void BackgroundTask::lower_thread_priority() const {
   if (std::this_thread::get_id() == starter_) return;
   std::ignore = ::nice(kNicer);
   const sched_param none = {};

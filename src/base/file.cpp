@@ -334,22 +334,22 @@ StagedDirectory::StagedDirectory(fs::path final_path)
   staging_ = unique_sibling(final_path_);
   fs::create_directory(staging_, error);
   check(error, final_path_, "cannot create");
-  held_ = lock_folder(staging_);
+  lock_ = lock_folder(staging_);
 }
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;
-  if (!committed_) fs::remove_all(staging_, ignored);
+  if (!is_committed_) fs::remove_all(staging_, ignored);
 }
 
 void StagedDirectory::commit() {
-  if (committed_) fail_usage("{}: committed twice", final_path_.string());
+  if (is_committed_) fail_usage("{}: committed twice", final_path_.string());
   sync_path(staging_);
   const fs::path parent = final_path_.has_parent_path() ? final_path_.parent_path() : ".";
   std::error_code error;
   if (!fs::exists(fs::symlink_status(final_path_, error))) {
     rename_or_fail(staging_, final_path_);
-    committed_ = true;
+    is_committed_ = true;
     sync_path(parent);
     return;
   }
@@ -358,20 +358,20 @@ void StagedDirectory::commit() {
   }
   const UniqueFd held = lock_folder(final_path_);  // It gets the name of a leftover.
   const fs::path old = replace_folder(staging_, final_path_);
-  committed_ = true;
+  is_committed_ = true;
   sync_path(parent);
   // The new directory is in place; a remainder of the old one is not worth failing for.
   fs::remove_all(old, error);
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
 }
 
-BulkFile::BulkFile(const fs::path& final_path, std::function<void()> progress)
+HashedFile::HashedFile(const fs::path& final_path, std::function<void()> progress)
     : file_(final_path),
       buffer_(aligned_memory(), &std::free),
-      direct_(set_direct(file_.fd(), true)),
+      uses_direct_io_(set_direct(file_.fd(), true)),
       progress_(std::move(progress)) {}
 
-void BulkFile::write(std::span<const std::byte> bytes) {
+void HashedFile::write(std::span<const std::byte> bytes) {
   size_ += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
     const std::size_t n = std::min(bytes.size(), kBufferBytes - used_);
@@ -382,17 +382,17 @@ void BulkFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void BulkFile::flush() {
+void HashedFile::flush() {
   std::span<const std::byte> bytes(buffer_.get(), used_);
   hash_.update(bytes);
-  if (direct_ && used_ == kBufferBytes) {
+  if (uses_direct_io_ && used_ == kBufferBytes) {
     const ssize_t n = ::write(file_.fd(), bytes.data(), bytes.size());
     bytes = bytes.subspan(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
   }
   // The end of a file is no whole block, and what the disk refuses is said by a usual write.
-  if (direct_ && !bytes.empty()) direct_ = !set_direct(file_.fd(), false);
+  if (uses_direct_io_ && !bytes.empty()) uses_direct_io_ = !set_direct(file_.fd(), false);
   file_.write(bytes);
-  waiting_ += direct_ ? 0 : static_cast<int64_t>(used_);
+  waiting_ += uses_direct_io_ ? 0 : static_cast<int64_t>(used_);
   used_ = 0;
   // Where all pages wait for the end of the file, one sync takes long and shows no progress.
   constexpr int64_t kMaxWaiting = int64_t{64} << 20;
@@ -403,7 +403,7 @@ void BulkFile::flush() {
   if (progress_) progress_();
 }
 
-FileContent BulkFile::commit() {
+FileContent HashedFile::commit() {
   flush();
   file_.commit();
   return {size_, hash_.hex()};

@@ -69,9 +69,9 @@ void set_log_prefix(std::string prefix) {
   log_state().prefix = std::move(prefix);
 }
 
-void set_warning_handler(std::function<void(std::string_view)> take) {
+void set_warning_handler(std::function<void(std::string_view)> handler) {
   const std::lock_guard lock(log_state().mutex);
-  log_state().take_warning = std::move(take);
+  log_state().take_warning = std::move(handler);
 }
 
 void log_line(LogLevel level, std::string_view message) {

@@ -58,7 +58,7 @@ std::size_t Pattern::num_groups() const {
   return static_cast<std::size_t>(expression_->NumberOfCapturingGroups());
 }
 
-bool Pattern::found_in(std::string_view text) const {
+bool Pattern::matches(std::string_view text) const {
   return re2::RE2::PartialMatch(re2::StringPiece(text.data(), text.size()), *expression_);
 }
 
@@ -115,9 +115,9 @@ std::string renamed(const Pattern& pattern, const std::string& replacement,
   return text + name.substr(end);
 }
 
-std::optional<std::size_t> Patterns::first_found_in(std::string_view text) const {
+std::optional<std::size_t> Patterns::first_match(std::string_view text) const {
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    if (list_[i].found_in(text)) return i;
+    if (list_[i].matches(text)) return i;
   }
   return std::nullopt;
 }

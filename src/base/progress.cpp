@@ -56,8 +56,8 @@ std::string bar(double fraction, int width, bool color) {
 
 Progress::Progress(ProgressOptions options)
     : options_(std::move(options)),
-      terminal_(is_terminal(options_.out)),
-      color_(wants_color(options_.out)),
+      is_terminal_(is_terminal(options_.out)),
+      uses_color_(wants_color(options_.out)),
       done_(options_.start) {
   options_.label = escaped(options_.label);
   if (!options_.clock) options_.clock = steady_seconds;
@@ -66,12 +66,12 @@ Progress::Progress(ProgressOptions options)
 
 void Progress::begin() {
   started_ = options_.clock();
-  last_shown_ = terminal_ ? started_ - kRedrawSeconds : started_;
+  last_shown_ = is_terminal_ ? started_ - kRedrawSeconds : started_;
   samples_.assign(1, Sample{started_, done_});
 }
 
 Progress::~Progress() {
-  if (!drawn_ || finished_) return;
+  if (!is_drawn_ || is_finished_) return;
   print(options_.has_summary ? "\n" : "\r\x1b[K");
 }
 
@@ -104,14 +104,14 @@ void Progress::advance(int64_t items, std::string_view note) {
   }
   const double now = options_.clock();
   record(now);
-  if (now - last_shown_ < (terminal_ ? kRedrawSeconds : kPlainSeconds)) return;
+  if (now - last_shown_ < (is_terminal_ ? kRedrawSeconds : kPlainSeconds)) return;
   last_shown_ = now;
-  terminal_ ? draw() : print(plain_line() + "\n");
+  is_terminal_ ? draw() : print(plain_line() + "\n");
 }
 
 void Progress::finish() {
-  if (finished_ || !options_.has_summary) return;
-  finished_ = true;
+  if (is_finished_ || !options_.has_summary) return;
+  is_finished_ = true;
   const double seconds = options_.clock() - started_;
   const int64_t items = done_ - options_.start;
   const bool one = items == 1 && options_.unit.ends_with('s');
@@ -119,7 +119,7 @@ void Progress::finish() {
   std::string line = fmt::format("{}: {} {} in {}", options_.label, items, unit, duration(seconds));
   if (seconds > 0) line += fmt::format(", {} {}/s", number(items / seconds), options_.unit);
   if (!note_.empty()) line += ", " + note_;
-  print((terminal_ ? "\r\x1b[K" : "") + line + "\n");
+  print((is_terminal_ ? "\r\x1b[K" : "") + line + "\n");
 }
 
 // Records a thinned sample, so that a loop of millions of tiny steps keeps only a few dozen.
@@ -171,13 +171,13 @@ void Progress::draw() {
     head += fmt::format(" {:3.0f}%", 100 * fraction);
     const auto shown = static_cast<int>(count_characters(head) + count_characters(tail));
     const int room = columns - shown - 4;  // Brackets and spaces take 4.
-    if (room >= kMinBar) middle = bar(fraction, std::min(room, kMaxBar), color_) + " ";
+    if (room >= kMinBar) middle = bar(fraction, std::min(room, kMaxBar), uses_color_) + " ";
   }
   std::string line = head + " " + middle + tail;
   // A line with a bar always fits and must not be cut, since its colour codes would count.
   if (middle.empty()) line = cut(line, columns);
   print("\r" + line + "\x1b[K");
-  drawn_ = true;
+  is_drawn_ = true;
 }
 
 }  // namespace moesaic

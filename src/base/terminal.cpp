@@ -13,17 +13,17 @@
 
 namespace moesaic {
 
-/// Returns `written`, and keeps errno where it is false.
-bool FileBuffer::noted(bool written) {
-  if (!written && error_ == 0) error_ = errno;
-  return written;
+/// Returns `is_written`, and keeps errno where it is false.
+bool FileBuffer::keep_errno(bool is_written) {
+  if (!is_written && error_ == 0) error_ = errno;
+  return is_written;
 }
 
 std::streamsize FileBuffer::xsputn(const char* text, std::streamsize count) {
   std::string_view line(text, static_cast<std::size_t>(count));
   const std::string safe = is_terminal_ ? escaped(line, "\n\t") : "";
   if (is_terminal_) line = safe;
-  return noted(std::fwrite(line.data(), 1, line.size(), file_) == line.size()) ? count : 0;
+  return keep_errno(std::fwrite(line.data(), 1, line.size(), file_) == line.size()) ? count : 0;
 }
 
 FileBuffer::int_type FileBuffer::overflow(int_type character) {
@@ -33,7 +33,7 @@ FileBuffer::int_type FileBuffer::overflow(int_type character) {
 }
 
 int FileBuffer::sync() {
-  return noted(std::fflush(file_) == 0) ? 0 : -1;
+  return keep_errno(std::fflush(file_) == 0) ? 0 : -1;
 }
 
 bool is_terminal(std::FILE* file) {

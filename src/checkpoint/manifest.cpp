@@ -174,7 +174,7 @@ std::optional<TensorSlice> parse_slice(std::string_view name) {
   return slice_name(slice) == name ? std::optional(std::move(slice)) : std::nullopt;
 }
 
-std::string text_of(const WrittenShard& part) {
+std::string to_text(const WrittenShard& part) {
   return to_json(part).dump();
 }
 

@@ -203,7 +203,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   }
   const auto progress = [&] { processes.report_progress(); };
   const std::string written =
-      writes ? text_of(write_shard(said[0], index, count, part, progress)) : "";
+      writes ? to_text(write_shard(said[0], index, count, part, progress)) : "";
   std::vector<WrittenShard> parts;
   for (const std::string& text : exchange(written)) {
     if (!text.empty()) parts.push_back(parse_written_shard(text));
@@ -212,7 +212,7 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   exchange("");  // It is published.
 }
 
-std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool checks_finite) {
   const at::NoGradGuard no_grad;
   std::string bad;
   std::erase_if(copy, [&](const auto& item) { return !tensors.contains(item.first); });
@@ -223,7 +223,7 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
       continue;
     }
     if (!takes(own, tensor)) own = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    if (!check) {
+    if (!checks_finite) {
       own.copy_(tensor);
     } else if (!copy_finite(tensor, own)) {
       bad = name;
@@ -250,7 +250,7 @@ std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
       throw;
     }
     copied->set_value(true);  // Training may have waited for the copy, so that came first.
-    task_.yield_to_others();
+    task_.lower_thread_priority();
     const Clock::time_point copied_at = Clock::now();
     write(copy_);
     write_ = seconds_since(copied_at);

@@ -345,9 +345,9 @@ TensorMap read_tensors(const fs::path& path) {
   return tensors_of(path, copied);
 }
 
-TensorMap read_weights(const fs::path& path, bool in_file) {
+TensorMap read_weights(const fs::path& path, bool mmap) {
   return tensors_of(path, [&](const StoredTensor& stored, at::ScalarType type) {
-    return halves_in_float32(in_file ? mapped(stored, type) : copied(stored, type));
+    return halves_in_float32(mmap ? mapped(stored, type) : copied(stored, type));
   });
 }
 

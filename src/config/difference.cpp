@@ -61,15 +61,15 @@ std::vector<Difference> differences(const Json& before, const Json& after,
   return list;
 }
 
-std::string describe(const std::vector<Difference>& differences, bool side_by_side) {
+std::string describe(const std::vector<Difference>& differences, bool is_side_by_side) {
   constexpr size_t kListed = 5;
   std::string text;
   for (size_t i = 0; i < std::min(kListed, differences.size()); ++i) {
     const auto& [path, before, after] = differences[i];
     const std::string a = value_text(before), b = value_text(after);
     if (i > 0) text += ", ";
-    text += side_by_side ? fmt::format("'{}' is {}, not {}", path, b, a)
-                         : fmt::format("'{}' was {} and is {} now", path, a, b);
+    text += is_side_by_side ? fmt::format("'{}' is {}, not {}", path, b, a)
+                            : fmt::format("'{}' was {} and is {} now", path, a, b);
   }
   if (differences.size() <= kListed) return text;
   return fmt::format("{}, and {} more", text, differences.size() - kListed);

@@ -85,8 +85,8 @@ void Rules::check(const std::string& string, const Value& value, std::string_vie
              did_you_mean(string, choices));
 }
 
-void Rules::check_not_empty(bool filled, const Value& value, std::string_view name) const {
-  if (is_not_empty && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
+void Rules::check_not_empty(bool is_filled, const Value& value, std::string_view name) const {
+  if (is_not_empty && !is_filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
 }
 
 Rules one_of(std::vector<std::string> choices, std::string text) {

@@ -100,8 +100,8 @@ constexpr size_t kColumns = 100;
 
 }  // namespace
 
-bool Interval::completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
-                            int64_t steps_per_epoch) const {
+bool Interval::is_completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
+                               int64_t steps_per_epoch) const {
   if (count == 0) return false;
   const bool epochs = unit == Unit::epochs;
   const auto each = checked_mul(static_cast<uint64_t>(count),
@@ -202,7 +202,7 @@ std::string help_text(const HelpRows& rows) {
 std::string common_help(const HelpRows& rows) {
   const HelpRows shown = rows_where(rows, [](const config_detail::HelpRow& row) {
     const bool nested = row.key.find(".N.") != row.key.rfind(".N.");  // A list within a list.
-    return row.common && !nested;
+    return row.is_common && !nested;
   });
   size_t key = 0, default_value = 0;
   for (const config_detail::HelpRow& row : shown) {

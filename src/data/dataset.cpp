@@ -189,8 +189,8 @@ Rectangle Dataset::decode(int64_t index, const ChooseCrop& choose, const ReadOpt
                           Bitmap& bitmap) const {
   std::vector<uint8_t> planes(static_cast<size_t>(image_size()));
   // Parts of it may have settings of their own, which stay where nothing else is asked for.
-  const bool as_set = options.upright == info_.upright.value_or(true);
-  oriented_image(index, as_set ? std::nullopt : options.upright, planes.data());
+  const bool as_set = options.applies_exif == info_.applies_exif.value_or(true);
+  oriented_image(index, as_set ? std::nullopt : options.applies_exif, planes.data());
   bitmap = {info_.height, info_.width, info_.channels, std::vector<uint8_t>(planes.size())};
   const at::Tensor planes_CHW =
       at::from_blob(planes.data(), {info_.channels, info_.height, info_.width}, at::kByte);
@@ -201,12 +201,12 @@ Rectangle Dataset::decode(int64_t index, const ChooseCrop& choose, const ReadOpt
 }
 
 void Dataset::read_crop(int64_t index, const ChooseCrop& choose, uint8_t* out,
-                        std::optional<bool> upright) const {
+                        std::optional<bool> applies_exif) const {
   Bitmap bitmap;
   // Without antialias the pixels themselves are wanted, none that a decoder averaged.
   const int64_t min_side = info_.resize.antialias ? std::max(info_.height, info_.width)
                                                   : std::numeric_limits<int64_t>::max();
-  const Rectangle chosen = decode(index, choose, {min_side, upright}, bitmap);
+  const Rectangle chosen = decode(index, choose, {min_side, applies_exif}, bitmap);
   resize(bitmap, chosen, info_.resize, info_.height, info_.width, out);
 }
 

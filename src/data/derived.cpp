@@ -76,9 +76,10 @@ class RotatedPairs final : public Dataset {
     return base_->label(index / 2);
   }
 
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                      uint8_t* out) const override {
     check_index(index);
-    base_->oriented_image(index / 2, upright, out);
+    base_->oriented_image(index / 2, applies_exif, out);
     const DatasetInfo& about = info();
     const int64_t plane = about.height * about.width;
     Bitmap bitmap{about.height, about.width, about.channels, {}};
@@ -156,7 +157,8 @@ class Mosaic final : public Dataset {
     return random_cell(rng);
   }
 
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                      uint8_t* out) const override {
     check_index(index);
     CounterRng rng = random_of(index);
     const int64_t place = random_cell(rng);
@@ -164,7 +166,7 @@ class Mosaic final : public Dataset {
     std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
     for (int64_t j = 0; j < tiles(); ++j) {
       const int64_t drawn = j == place ? draw_deciding(index, rng) : draw(others_, rng);
-      base_->oriented_image(drawn, upright, tile.data());
+      base_->oriented_image(drawn, applies_exif, tile.data());
       const int64_t row = j / config_.grid.width, column = j % config_.grid.width;
       paste(tile, size, row * size.height, column * size.width, info(), out);
     }
@@ -242,15 +244,16 @@ class OnBackdrops final : public Dataset {
   int64_t label(int64_t index) const override { return images_->label(index); }
   int64_t group(int64_t index) const override { return images_->group(index); }
 
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                      uint8_t* out) const override {
     check_index(index);
     std::vector<uint8_t> small(static_cast<size_t>(images_->image_size()));
-    images_->oriented_image(index, upright, small.data());
+    images_->oriented_image(index, applies_exif, small.data());
     CounterRng rng(seed_, stream_, static_cast<uint64_t>(index));
     const auto below = [&](int64_t n) {
       return static_cast<int64_t>(rng.randint(static_cast<uint64_t>(n)));
     };
-    backdrops_->oriented_image(below(backdrops_->size()), upright, out);
+    backdrops_->oriented_image(below(backdrops_->size()), applies_exif, out);
     const int64_t top = below(info().height - size_.height + 1);
     const int64_t left = below(info().width - size_.width + 1);
     paste(small, size_, top, left, info(), out);
@@ -289,7 +292,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
 }
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, MosaicContent of,
+                                           const MosaicConfig& config, MosaicContent content,
                                            std::string name, std::string description) {
   DatasetInfo info = base->info();
   if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
@@ -331,7 +334,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.std.assign(static_cast<size_t>(info.channels), 1.0);
   const auto made =
       std::make_shared<Mosaic>(std::move(info), std::move(base), config, std::move(labels));
-  if (of == MosaicContent::images) made->list();
+  if (content == MosaicContent::images) made->list();
   return made;
 }
 

@@ -37,21 +37,21 @@ DeviceLoader::DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions
 }
 
 void DeviceLoader::seek(int64_t epoch, int64_t batch) {
-  ahead_.reset();
+  next_copy_.reset();
   loader_.seek(epoch, batch);
 }
 
 Batch DeviceLoader::next() {
   if (device_.is_cpu()) return loader_.next();
-  Sent sent = ahead_ ? std::move(*ahead_) : send(loader_.next());
-  ahead_.reset();
-  if (loader_.is_ready()) ahead_ = send(loader_.next());
+  BatchCopy sent = next_copy_ ? std::move(*next_copy_) : send(loader_.next());
+  next_copy_.reset();
+  if (loader_.is_ready()) next_copy_ = send(loader_.next());
   return receive(std::move(sent));
 }
 
-DeviceLoader::Sent DeviceLoader::send(Batch batch) {
+DeviceLoader::BatchCopy DeviceLoader::send(Batch batch) {
   const c10::OptionalStreamGuard guard(stream_);
-  Sent sent{std::move(batch), {}};
+  BatchCopy sent{std::move(batch), {}};
   if (source_.inputs.defined() && source_.inputs.is_same(sent.batch.inputs)) {
     kept_.epoch = sent.batch.epoch;
     kept_.position = sent.batch.position;
@@ -68,7 +68,7 @@ DeviceLoader::Sent DeviceLoader::send(Batch batch) {
   return sent;
 }
 
-Batch DeviceLoader::receive(Sent sent) const {
+Batch DeviceLoader::receive(BatchCopy sent) const {
   if (!sent.arrived) return sent.batch;
   const c10::Stream user = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   sent.arrived->block(user);

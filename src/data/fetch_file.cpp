@@ -414,10 +414,10 @@ void install(const fs::path& place) {
 
 std::string download(FetchRequest request, const std::vector<std::string>& urls) {
   std::vector<std::string> problems;
-  const Pause pause = request.pause;
+  const SleepFunction pause = request.pause;
   for (const std::string& url : urls) {
     request.url = url;
-    request.pause = &url == &urls.back() ? pause : Pause();  // There is another one.
+    request.pause = &url == &urls.back() ? pause : SleepFunction();  // There is another one.
     const std::string problem = download_from(request);
     if (problem.empty()) return "";
     problems.push_back(fmt::format("{}: {}", url, problem));

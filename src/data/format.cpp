@@ -33,20 +33,21 @@ DatasetInfo info_from_spec(const DatasetSpec& spec, const std::string& split) {
           .classes = spec.classes,
           .mean = spec.mean,
           .std = spec.std,
-          .upright = spec.exif_orientation};
+          .applies_exif = spec.exif_orientation};
 }
 
-ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool given, bool endless) {
-  if (!given) return {fmt::format("format {} needs '{}'", spec.format.name(), key)};
-  if (endless && spec.validation.value_or(0.0) > 0.0) {
+ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool is_given,
+                              bool is_endless) {
+  if (!is_given) return {fmt::format("format {} needs '{}'", spec.format.name(), key)};
+  if (is_endless && spec.validation.value_or(0.0) > 0.0) {
     return {"endless examples have no validation split; leave 'validation' out", {"validation"}};
   }
   return first_problem({no_images_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
 
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,
-                                              int64_t size, bool endless) {
-  if (endless) return make_stream_dataset(std::move(info), size, make);
+                                              int64_t size, bool is_endless) {
+  if (is_endless) return make_stream_dataset(std::move(info), size, make);
   const int64_t numbers = make(0, 1).values_NCHW.numel();
   check_memory(sizeof(float) * static_cast<double>(numbers) * static_cast<double>(size),
                fmt::format("the {} split of {} examples of {} numbers", info.split, size, numbers),

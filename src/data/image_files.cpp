@@ -35,7 +35,7 @@ Problems find_problems(const StoredImages& images) {
     const auto index = static_cast<int64_t>(i);
     StoredImages::Problem problem = images.problem(index);
     const std::lock_guard lock(mutex);
-    if (!problem.text.empty() || !problem.readable) problems[index] = std::move(problem);
+    if (!problem.text.empty() || !problem.is_readable) problems[index] = std::move(problem);
     progress.advance(1);
   });
   progress.finish();
@@ -46,7 +46,7 @@ Problems find_problems(const StoredImages& images) {
 std::vector<FileVerification> lost_classes(const StoredImages& images, const Problems& problems) {
   std::map<int64_t, int64_t> unreadable, all;
   for (const auto& [index, problem] : problems) {
-    if (!problem.readable && !problem.text.empty()) ++unreadable[images.label(index)];
+    if (!problem.is_readable && !problem.text.empty()) ++unreadable[images.label(index)];
   }
   for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) {
     if (const auto label = known_label(images, i)) ++all[*label];
@@ -125,14 +125,15 @@ std::string ImageFiles::read(int64_t index) const {
   }
 }
 
-void StoredImages::oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const {
+void StoredImages::oriented_image(int64_t index, std::optional<bool> applies_exif,
+                                  uint8_t* out) const {
   if (info().height == 0) {
     fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info().name);
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
   const Rectangle part =
-      decode(index, whole, {std::numeric_limits<int64_t>::max(), upright}, bitmap);
+      decode(index, whole, {std::numeric_limits<int64_t>::max(), applies_exif}, bitmap);
   if (part.height != info().height || part.width != info().width) {
     throw ImageError(fmt::format("{}: {} x {} pixels, but all images are described as {} x {}",
                                  path(index).string(), part.height, part.width, info().height,
@@ -145,8 +146,8 @@ Rectangle StoredImages::decode(int64_t index, const ChooseCrop& choose, const Re
                                Bitmap& bitmap) const {
   const std::string file = read(index);
   try {
-    const bool upright = options.upright.value_or(info().upright.value_or(true));
-    ImageDecoder decoder(bytes_of(file), upright);
+    const bool applies_exif = options.applies_exif.value_or(info().applies_exif.value_or(true));
+    ImageDecoder decoder(bytes_of(file), applies_exif);
     const Rectangle part = choose(decoder.height(), decoder.width());
     // The part keeps at least `min` pixels along both sides.
     const int64_t max_reduction =

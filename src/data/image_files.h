@@ -38,19 +38,20 @@ class FileList {
 
 /// Base of datasets of encoded images, JPEG, PNG or WebP, read on demand. They are RGB, or grey
 /// where info().channels is 1, of any sizes where info().height is 0, and turned as EXIF says
-/// unless info().upright is false. The first that is odd but can be used is named in a warning.
+/// unless info().applies_exif is false. The first that is odd but can be used is named in a
+/// warning.
 class StoredImages : public Dataset {
  public:
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override;
+  void oriented_image(int64_t index, std::optional<bool> applies_exif, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;
   std::optional<EncodedImage> encoded(int64_t index) const override {
-    return EncodedImage{read(index), info().upright.value_or(true), path(index).string()};
+    return EncodedImage{read(index), info().applies_exif.value_or(true), path(index).string()};
   }
 
   struct Problem {
     std::string text;  ///< Empty where there is none, or it was said already.
-    bool readable = true;
+    bool is_readable = true;
   };
   /// Decodes the image; returns its problem.
   Problem problem(int64_t index) const;
@@ -59,18 +60,18 @@ class StoredImages : public Dataset {
 
  protected:
   /// `pause`: see retry_io().
-  StoredImages(DatasetInfo info, Pause pause)
+  StoredImages(DatasetInfo info, SleepFunction pause)
       : Dataset(std::move(info)), pause_(std::move(pause)) {}
   /// Returns the bytes of the image's file. Throws IoError where it still cannot be read after some
   /// tries, ImageError where it is no image's.
   virtual std::string read(int64_t index) const = 0;
-  const Pause& pause() const { return pause_; }
+  const SleepFunction& pause() const { return pause_; }
 
  private:
   /// Says once what is odd about an image that can be used.
   void warn_once(int64_t index, const std::string& oddity) const;
 
-  Pause pause_;
+  SleepFunction pause_;
   mutable std::atomic<bool> warned_ = false;
 };
 
@@ -81,7 +82,7 @@ inline constexpr int64_t kMaxImageFileBytes = int64_t{1} << 28;
 class ImageFiles final : public StoredImages {
  public:
   ImageFiles(DatasetInfo info, FileList files, std::vector<uint8_t> groups = {},
-             Pause pause = sleep_for)
+             SleepFunction pause = sleep_for)
       : StoredImages(std::move(info), std::move(pause)),
         files_(std::move(files)),
         groups_(std::move(groups)) {}

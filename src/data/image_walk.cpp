@@ -22,12 +22,12 @@ namespace {
 const std::pair<std::string, std::string>& words_of(SkipReason why) {
   static const std::string known = fmt::format("{}", fmt::join(image_extensions(), ", "));
   static const std::map<SkipReason, std::pair<std::string, std::string>> words = {
-      {SkipReason::ending, {"file not called " + known, "files not called " + known}},
+      {SkipReason::extension, {"file not called " + known, "files not called " + known}},
       {SkipReason::dangling, {"link to nothing", "links to nothing"}},
       {SkipReason::nested, {"folder inside a class", "folders inside a class"}},
       {SkipReason::system, {"folder that a system made", "folders that a system made"}},
       {SkipReason::hidden, {"hidden", "hidden"}},
-      {SkipReason::walked, {"folder that is read already", "folders that are read already"}},
+      {SkipReason::already_read, {"folder that is read already", "folders that are read already"}},
       {SkipReason::linked, {"link to what is read already", "links to what is read already"}},
       {SkipReason::special, {"neither file nor folder", "neither files nor folders"}},
       {SkipReason::beside,
@@ -84,14 +84,14 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
         if (is_link) listing.links.push_back(name);
         listing.images.push_back(std::move(name));
       } else if (!is_system_file(name)) {
-        listing.skipped.add(SkipReason::ending, std::move(name));
+        listing.skipped.add(SkipReason::extension, std::move(name));
       }
       return;
     case fs::file_type::directory:
       if (is_of_system(name)) {
         listing.skipped.add(SkipReason::system, std::move(name));
       } else if (is_circle(entry)) {
-        listing.skipped.add(SkipReason::walked, std::move(name));
+        listing.skipped.add(SkipReason::already_read, std::move(name));
       } else {
         if (is_link) listing.links.push_back(name);
         listing.folders.push_back(std::move(name));
@@ -158,7 +158,7 @@ ImageListing list_images(const fs::path& folder) {
 }
 
 std::string output_folder_kind(const ImageListing& listing) {
-  const std::vector<std::string> files = listing.skipped.names(SkipReason::ending);
+  const std::vector<std::string> files = listing.skipped.names(SkipReason::extension);
   const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
   constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
                                                             {"preprocess.json", "an export"},
@@ -183,7 +183,7 @@ FoundImages image_files_in(const fs::path& folder) {
     next.pop_front();
     const fs::path place = below.empty() ? folder : folder / below;
     if (!entered.insert(canonical_path(place)).second) {
-      found.skipped.add(SkipReason::walked, below.string());
+      found.skipped.add(SkipReason::already_read, below.string());
       continue;
     }
     const ImageListing listing = list_images(place);

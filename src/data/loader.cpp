@@ -54,14 +54,14 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
 /// Returns the number of pieces in which threads make a batch of `count` examples: a thread each,
 /// so that the first batch comes early and few are under way. Inputs that are no images are made
 /// at once.
-int64_t pieces_of(const LoaderOptions& options, bool images, int64_t count) {
-  return images ? std::clamp<int64_t>(options.num_threads, 1, std::max<int64_t>(count, 1)) : 1;
+int64_t pieces_of(const LoaderOptions& options, bool has_images, int64_t count) {
+  return has_images ? std::clamp<int64_t>(options.num_threads, 1, std::max<int64_t>(count, 1)) : 1;
 }
 
 }  // namespace
 
-int64_t batches_ahead(const LoaderOptions& options, bool images) {
-  const int64_t pieces = pieces_of(options, images, options.batch_size);
+int64_t batches_ahead(const LoaderOptions& options, bool has_images) {
+  const int64_t pieces = pieces_of(options, has_images, options.batch_size);
   return std::min(options.prefetch, 1 + (options.num_threads + pieces - 1) / pieces);
 }
 
@@ -96,7 +96,7 @@ class Loader::State {
   State(std::shared_ptr<const Dataset> data, LoaderOptions loader_options)
       : dataset(std::move(data)),
         options(loader_options),
-        damaged(*dataset, options.shared),
+        damaged(*dataset, options.is_shared),
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed, dataset->blocks(), options.batch_size),
@@ -445,8 +445,8 @@ const LoaderOptions& Loader::options() const {
 void Loader::seek(int64_t epoch, int64_t batch) {
   state_->seek(epoch, batch);
 }
-void Loader::count_damaged(int64_t index, const std::string& what, bool warn) {
-  state_->damaged.count(index, what, warn);
+void Loader::count_damaged(int64_t index, const std::string& what, bool warns) {
+  state_->damaged.count(index, what, warns);
 }
 bool Loader::is_done() const {
   return state_->done();

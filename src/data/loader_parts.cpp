@@ -84,8 +84,8 @@ int64_t max_damaged(int64_t size) {
   return std::max<int64_t>(1, size / 100);
 }
 
-DamagedImages::DamagedImages(const Dataset& dataset, bool shared)
-    : dataset_(dataset), shared_(shared), size_(dataset.size()), max_(max_damaged(size_)) {}
+DamagedImages::DamagedImages(const Dataset& dataset, bool is_shared)
+    : dataset_(dataset), is_shared_(is_shared), size_(dataset.size()), max_(max_damaged(size_)) {}
 
 std::optional<std::string> DamagedImages::find(int64_t index) {
   const std::lock_guard lock(mutex_);
@@ -99,16 +99,16 @@ std::string DamagedImages::add(int64_t index, const ImageError& error) {
   const auto [entry, fresh] = known_.emplace(index, error.is_logged() ? "" : error.what());
   if (!fresh) return entry->second;
   last_ = error.what();
-  if (!shared_) tell(index, entry->second, /*warn=*/true);
+  if (!is_shared_) tell(index, entry->second, /*warns=*/true);
   check();
   return entry->second;
 }
 
-void DamagedImages::count(int64_t index, const std::string& what, bool warn) {
+void DamagedImages::count(int64_t index, const std::string& what, bool warns) {
   const std::lock_guard lock(mutex_);
   known_.emplace(index, what);
   if (!what.empty()) last_ = what;
-  tell(index, what, warn);
+  tell(index, what, warns);
   check();
 }
 
@@ -120,8 +120,8 @@ void DamagedImages::check() const {
   }
 }
 
-void DamagedImages::tell(int64_t index, const std::string& what, bool warn) {
-  if (warn && !what.empty()) log_warning("{}; the next image replaces it", what);
+void DamagedImages::tell(int64_t index, const std::string& what, bool warns) {
+  if (warns && !what.empty()) log_warning("{}; the next image replaces it", what);
   if (dataset_.is_endless() || dataset_.info().classes.empty()) return;
   if (!dataset_.blocks().empty()) return;  // Their labels may have to be fetched.
   if (sound_.empty()) {
@@ -129,7 +129,7 @@ void DamagedImages::tell(int64_t index, const std::string& what, bool warn) {
     for (int64_t i = 0; i < size_; ++i) ++sound_[static_cast<size_t>(dataset_.label(i))];
   }
   const auto label = static_cast<size_t>(dataset_.label(index));
-  if (--sound_[label] > 0 || !warn) return;
+  if (--sound_[label] > 0 || !warns) return;
   log_warning("dataset '{}': no image of class '{}' can be read", dataset_.info().name,
               dataset_.info().classes[label]);
 }

@@ -49,27 +49,27 @@ int64_t max_damaged(int64_t size);
 /// The corrupt images of a dataset, of all threads.
 class DamagedImages {
  public:
-  /// With `shared` add() leaves it to count() to warn.
-  DamagedImages(const Dataset& dataset, bool shared);
+  /// With `is_shared` add() leaves it to count() to warn.
+  DamagedImages(const Dataset& dataset, bool is_shared);
 
   /// Returns what is wrong with an image, "" where that was said already; nothing for one that is
   /// not known as corrupt. Throws, like add() and count(), if too many are.
   std::optional<std::string> find(int64_t index);
   /// Adds an image that this process met; returns what find() does.
   std::string add(int64_t index, const ImageError& error);
-  /// Adds an image that any process met, or that is known from before; `warn`: says so.
-  void count(int64_t index, const std::string& what, bool warn);
+  /// Adds an image that any process met, or that is known from before; `warns`: says so.
+  void count(int64_t index, const std::string& what, bool warns);
 
  private:
   void check() const;
-  /// Takes the image from the readable ones of its class; with `warn` says what is wrong with it,
+  /// Takes the image from the readable ones of its class; with `warns` says what is wrong with it,
   /// and where it was the last one.
-  void tell(int64_t index, const std::string& what, bool warn);
+  void tell(int64_t index, const std::string& what, bool warns);
   /// Returns " (all of class 'cat')" where that is so.
   std::string of_one_class() const;
 
   const Dataset& dataset_;
-  bool shared_;
+  bool is_shared_;
   int64_t size_, max_;
   std::mutex mutex_;
   std::map<int64_t, std::string> known_;  ///< What is wrong with each.

@@ -41,7 +41,7 @@ struct PackedImage {
 int64_t shorter_side(const EncodedImage& file) {
   try {
     const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
-    const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
+    const ImageDecoder decoder({bytes, file.bytes.size()}, file.applies_exif);
     return std::min(decoder.height(), decoder.width());
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", file.name, error.what()));
@@ -278,7 +278,7 @@ Json description_of(const std::string& name, std::string_view source, const Data
   }
   // Labels are written as numbers.
   if (!ClassNumbers(info.classes).ambiguity().empty()) json["labels"] = "number";
-  if (info.upright) json["exif_orientation"] = *info.upright;
+  if (info.applies_exif) json["exif_orientation"] = *info.applies_exif;
   return json;
 }
 

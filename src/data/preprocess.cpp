@@ -18,7 +18,7 @@ namespace {
 /// Returns whether images have the same shape and orientation.
 bool same_images(const DatasetInfo& a, const DatasetInfo& b) {
   return a.height == b.height && a.width == b.width && a.channels == b.channels &&
-         a.upright.value_or(true) == b.upright.value_or(true);
+         a.applies_exif.value_or(true) == b.applies_exif.value_or(true);
 }
 
 /// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
@@ -62,20 +62,21 @@ class PreprocessedDataset final : public Dataset {
   void targets(int64_t index, float* out) const override { base_->targets(index, out); }
   std::vector<int64_t> blocks() const override { return base_->blocks(); }
 
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
-    if (unchanged_) return base_->oriented_image(index, upright, out);
+  void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                      uint8_t* out) const override {
+    if (unchanged_) return base_->oriented_image(index, applies_exif, out);
     read_crop(
         index,
         [this](int64_t h, int64_t w) {
           return central_part(h, w, central_crop_, {info().height, info().width});
         },
-        out, upright);
+        out, applies_exif);
   }
 
   Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
     ReadOptions own = options;
-    if (!own.upright) own.upright = info().upright;
+    if (!own.applies_exif) own.applies_exif = info().applies_exif;
     const Rectangle chosen = base_->decode(index, choose, own, bitmap);
     convert_channels(bitmap, info().channels);
     return chosen;
@@ -103,8 +104,8 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
   if (info.height < 1 || info.width < 1) {
     fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info.name);
   }
-  if (config.orientation != "data") info.upright = config.orientation == "upright";
-  if (config.channels != 0 && converts_channels(info.channels, config.channels)) {
+  if (config.orientation != "data") info.applies_exif = config.orientation == "upright";
+  if (config.channels != 0 && can_convert_channels(info.channels, config.channels)) {
     info.channels = config.channels;
     info.mean = converted_values(info.mean, info.channels);
     info.std = converted_values(info.std, info.channels);
@@ -166,7 +167,7 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
   if (input_shape.size() != 3) return config;
   const int64_t channels = input_shape[0];
   if (config.channels == 0 && data.has_flexible_channels &&
-      converts_channels(data.channels, channels)) {
+      can_convert_channels(data.channels, channels)) {
     config.channels = channels;
   }
   if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
@@ -247,7 +248,7 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;
   spec.preprocess.mean = spec.preprocess.std = {};
-  spec.preprocess.orientation = info.upright.value_or(true) ? "upright" : "stored";
+  spec.preprocess.orientation = info.applies_exif.value_or(true) ? "upright" : "stored";
   spec.has_own_values = !config.mean.empty();
   spec.channel_order = spec.has_images ? channel_order(info.channels) : "as stored";
   spec.classes = info.classes;
@@ -304,7 +305,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
   PreprocessConfig wanted = {.size = {spec.input_size[1], spec.input_size[2]},
                              .channels = spec.input_size[0],
                              .orientation = spec.preprocess.orientation};
-  if (wanted.orientation == "data" && !base->info().upright) wanted.orientation = "stored";
+  if (wanted.orientation == "data" && !base->info().applies_exif) wanted.orientation = "stored";
   DatasetInfo info = preprocessed_info(base->info(), wanted);
   if (!spec.mean.empty()) {
     info.mean = spec.mean;
@@ -329,7 +330,7 @@ void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::
     names.emplace_back("size of images");
   }
   const std::string& habit = spec.preprocess.orientation;
-  if (data.upright && habit != "data" && *data.upright != (habit == "upright")) {
+  if (data.applies_exif && habit != "data" && *data.applies_exif != (habit == "upright")) {
     names.emplace_back("orientation");
   }
   if (names.empty()) return;

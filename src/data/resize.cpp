@@ -117,7 +117,7 @@ void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& op
                  out);
 }
 
-bool converts_channels(int64_t from, int64_t to) {
+bool can_convert_channels(int64_t from, int64_t to) {
   const auto known = [](int64_t channels) { return channels == 1 || channels == 3; };
   return known(from) && known(to);
 }

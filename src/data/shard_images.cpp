@@ -31,7 +31,7 @@ bool is_here(const fs::path& path) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-                         Pause pause, const std::string& labels)
+                         SleepFunction pause, const std::string& labels)
     : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
@@ -68,7 +68,7 @@ const ShardIndex& ShardImages::indexed(size_t number) const {
   const Shard& shard = *shards_[number];
   const std::lock_guard lock(shard.mutex);
   if (shard.index) return *shard.index;
-  const UniqueFd held = shard.placed.removable ? hold(number) : UniqueFd();
+  const UniqueFd held = shard.placed.is_removable ? hold(number) : UniqueFd();
   if (!is_here(shard.placed.path)) fetch_(shard.placed);
   shard.index = retry_io(
       [&] { return index_shard(shard.placed.path, shard.placed.described, classes_); }, pause());
@@ -178,7 +178,7 @@ UniqueFd ShardImages::hold(size_t shard) const {
 std::shared_ptr<const UniqueFd> ShardImages::open(size_t shard) const {
   const PlacedShard& placed = shards_[shard]->placed;
   UniqueFd held;
-  if (placed.removable) {
+  if (placed.is_removable) {
     {
       const std::lock_guard lock(open_mutex_);
       if (open_[shard]) return open_[shard];

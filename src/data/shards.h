@@ -100,8 +100,8 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path);
 /// A shard and where it lies, or will once it is fetched.
 struct PlacedShard {
   ShardFile described;
-  std::string path;        ///< A fs::path of a long name takes three times as much.
-  bool removable = false;  ///< Whether another process may remove it to make room.
+  std::string path;           ///< A fs::path of a long name takes three times as much.
+  bool is_removable = false;  ///< Whether another process may remove it to make room.
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that
@@ -115,7 +115,7 @@ class ShardImages final : public StoredImages {
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
   ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-              Pause pause = sleep_for, const std::string& labels = "either");
+              SleepFunction pause = sleep_for, const std::string& labels = "either");
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;

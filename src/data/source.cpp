@@ -230,9 +230,9 @@ int64_t DatasetSource::num_classes() const {
   return static_cast<int64_t>(described_info(spec_, "train").classes.size());
 }
 
-const DatasetSource& DatasetSource::turned(const DatasetSource& part,
-                                           std::optional<bool> upright) const {
-  if (upright && !part.base_ && !backdrops_ && !format_of(part.spec_).has_exif) {
+const DatasetSource& DatasetSource::checked_source(const DatasetSource& part,
+                                                   std::optional<bool> applies_exif) const {
+  if (applies_exif && !part.base_ && !backdrops_ && !format_of(part.spec_).has_exif) {
     fail_usage("dataset '{}': exif_orientation is for photos, and '{}' has none", spec_.name,
                part.name_);
   }
@@ -240,15 +240,16 @@ const DatasetSource& DatasetSource::turned(const DatasetSource& part,
 }
 
 std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Dataset> base,
-                                                     const Request& request, MosaicContent of,
-                                                     std::optional<bool> upright) const {
+                                                     const Request& request, MosaicContent content,
+                                                     std::optional<bool> applies_exif) const {
   const std::string &name = spec_.name, &text = spec_.description;
   if (spec_.rotate) return make_rotated_pairs(std::move(base), *spec_.rotate, name, text);
-  if (spec_.mosaic) return make_mosaic(std::move(base), *spec_.mosaic, of, name, text);
+  if (spec_.mosaic) return make_mosaic(std::move(base), *spec_.mosaic, content, name, text);
   if (spec_.backdrop) {
     std::shared_ptr<const Dataset> behind;
-    if (of == MosaicContent::images) {
-      behind = turned(*backdrops_, upright).make(backdrops_->request("train"), of, upright);
+    if (content == MosaicContent::images) {
+      behind = checked_source(*backdrops_, applies_exif)
+                   .make(backdrops_->request("train"), content, applies_exif);
     }
     return make_on_backdrops(std::move(base), std::move(behind), *spec_.backdrop, name, text);
   }
@@ -265,21 +266,22 @@ std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Datas
   return make_first_n(std::move(base), first->second, name, text);
 }
 
-std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, MosaicContent of,
-                                                   std::optional<bool> upright) const {
-  if (!upright) upright = spec_.exif_orientation;
+std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, MosaicContent content,
+                                                   std::optional<bool> applies_exif) const {
+  if (!applies_exif) applies_exif = spec_.exif_orientation;
   if (base_) {
-    return derive(turned(*base_, upright).make(request, of, upright), request, of, upright);
+    return derive(checked_source(*base_, applies_exif).make(request, content, applies_exif),
+                  request, content, applies_exif);
   }
   DatasetSpec spec = spec_;
-  spec.exif_orientation = upright;
+  spec.exif_orientation = applies_exif;
   spec.validation = request.validation;  // A dataset derived from this one may have its own.
   const std::string stored = request.stored();
-  if (of == MosaicContent::images) {
-    const bool by_class = format_of(spec).is_sorted_by_class;
+  if (content == MosaicContent::images) {
+    const bool is_sorted_by_class = format_of(spec).is_sorted_by_class;
     auto data = open_stored(std::move(spec), stored);
     if (!request.cuts()) return data;
-    return hold_out(std::move(data), request.validation, request.split, by_class);
+    return hold_out(std::move(data), request.validation, request.split, is_sorted_by_class);
   }
   const auto images = spec.num_images.find(stored);
   if (images == spec.num_images.end()) fail_without_numbers(spec);

@@ -44,8 +44,9 @@ class View final : public Dataset {
   }
   int64_t group(int64_t index) const override { return base_->group(at(index)); }
   void targets(int64_t index, float* out) const override { base_->targets(at(index), out); }
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
-    base_->oriented_image(at(index), upright, out);
+  void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                      uint8_t* out) const override {
+    base_->oriented_image(at(index), applies_exif, out);
   }
   Rectangle decode(int64_t index, const ChooseCrop& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override {
@@ -229,7 +230,7 @@ int64_t num_training_examples(int64_t count, double validation) {
 }
 
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
-                                        const std::string& split, bool by_class) {
+                                        const std::string& split, bool is_sorted_by_class) {
   if (all->is_endless()) {
     fail_usage("dataset '{}': endless data have no validation split; leave 'validation' out",
                all->info().name);
@@ -237,15 +238,17 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
   const bool held = split == "validation";
   const int64_t size = all->size(), train = num_training_examples(size, validation);
   std::vector<int64_t> indices;
-  if (by_class) indices = chosen_by_class(*all, size - train, held);
-  const int64_t count = by_class ? std::ssize(indices) : held ? size - train : train;
+  if (is_sorted_by_class) indices = chosen_by_class(*all, size - train, held);
+  const int64_t count = is_sorted_by_class ? std::ssize(indices) : held ? size - train : train;
   if (count == 0) {
     fail("dataset '{}': of {} training examples a validation fraction of {} leaves none for '{}'",
          all->info().name, size, validation, split);
   }
   DatasetInfo info = all->info();
   info.split = split;
-  if (by_class) return std::make_shared<View>(std::move(info), std::move(all), std::move(indices));
+  if (is_sorted_by_class) {
+    return std::make_shared<View>(std::move(info), std::move(all), std::move(indices));
+  }
   return std::make_shared<View>(std::move(info), std::move(all), held ? train : 0, count);
 }
 

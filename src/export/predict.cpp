@@ -221,7 +221,7 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
   std::vector<std::vector<PredictedClass>> top = top_classes(output.logits.cpu(), images, options);
   for (size_t i = 0; i < list.size(); ++i) list[i].top = std::move(top[i]);
   for (const RoutingRecord& record : output.routings) {
-    if (!options.with_routing) break;
+    if (!options.returns_routing) break;
     std::vector<ImageRouting> layer = routings_of(record, images);
     for (size_t i = 0; i < list.size(); ++i) list[i].routing.push_back(std::move(layer[i]));
   }
@@ -272,7 +272,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   do {  // Runs once even without an image, for the outputs' shapes.
     const int64_t size = std::min(batch, count - begin);
     model.set_first_sample_index(begin);
-    add_batch(model, images_BCHW.narrow(0, begin, size), options.with_routing, parts);
+    add_batch(model, images_BCHW.narrow(0, begin, size), options.returns_routing, parts);
     begin += size;
   } while (begin < count);
   model.set_first_sample_index(0);
@@ -300,12 +300,12 @@ void FeatureFile::add(const EvaluatedBatch& batch) {
   const at::Tensor rows = batch.output.pre_logits.to(at::kCPU, at::kFloat).contiguous();
   num_rows_ += rows.size(0);
   width_ = rows.size(1);
-  waiting_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+  file_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
 }
 
 void FeatureFile::finish(const Predictions& predictions) {
-  waiting_.sync();
-  const MappedFile mapped(fmt::format("/proc/self/fd/{}", waiting_.fd()));
+  file_.sync();
+  const MappedFile mapped(fmt::format("/proc/self/fd/{}", file_.fd()));
   auto* const bytes = const_cast<std::byte*>(mapped.bytes().data());  // Only read.
   write_tensors(path_, {{"pre_logits", at::from_blob(bytes, {num_rows_, width_}, at::kFloat)},
                         {"labels", predictions.label_N},
@@ -314,7 +314,7 @@ void FeatureFile::finish(const Predictions& predictions) {
 
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
                     const PredictImagesOptions& given,
-                    const std::function<bool(const ImagePrediction&)>& take) {
+                    const std::function<bool(const ImagePrediction&)>& on_prediction) {
   PredictImagesOptions options = given;
   if (options.loss.empty()) options.loss = model.num_members() > 1 ? "ensemble_softmax" : "softmax";
   check_predicts_classes(model, spec, options.loss);
@@ -343,7 +343,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
       if (batch.inputs[i].defined()) prediction = std::move(*next++);
       prediction.file = files[static_cast<size_t>(first) + i];
       prediction.problem = batch.problems[i];
-      if (!take(prediction)) return;
+      if (!on_prediction(prediction)) return;
     }
   }
 }

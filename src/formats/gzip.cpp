@@ -28,7 +28,7 @@ UnpackedReader::UnpackedReader(const fs::path& path)
   size_ = fs::file_size(path, error);
   if (!file_ || error) fail_errno(path, "cannot open", error ? error.value() : errno);
   gzbuffer(file_.get(), kBuffer);
-  compressed_ = gzdirect(file_.get()) == 0;
+  is_compressed_ = gzdirect(file_.get()) == 0;
 }
 
 // Reads in pieces smaller than zlib's output buffer, so that zlib never unpacks directly into

@@ -104,8 +104,9 @@ int64_t max_image_pixels() {
              set);
 }
 
-ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright) : decoder_(open(file)) {
-  if (upright) orientation_ = exif_orientation(file);
+ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool applies_exif)
+    : decoder_(open(file)) {
+  if (applies_exif) orientation_ = exif_orientation(file);
   const int64_t max = max_image_pixels(), h = decoder_->height, w = decoder_->width;
   if (h > max / w) {
     fail(

@@ -392,7 +392,7 @@ FileContent write_streamed(const fs::path& path, std::vector<Item> items, const 
          kMaxHeaderBytes);
   }
   const uint64_t length = header.size();
-  BulkFile out(path, std::move(progress));
+  HashedFile out(path, std::move(progress));
   out.write(std::as_bytes(std::span(&length, 1)));
   out.write(std::as_bytes(std::span(header)));
   for (const Item& item : items) {

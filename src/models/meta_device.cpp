@@ -161,7 +161,7 @@ std::shared_ptr<void> share_of() {
 
 MetaKernels::MetaKernels() : registered_(share_of<register_shapes>()) {}
 
-OnMetaDevice::OnMetaDevice()
+MetaDeviceGuard::MetaDeviceGuard()
     : fallback_(share_of<register_fallback>()), guard_(c10::DispatchKey::DeferredInit) {}
 
 }  // namespace moesaic

@@ -89,7 +89,7 @@ nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Mo
 }
 
 void replace_head(Model& model, int64_t classes) {
-  std::optional<OnMetaDevice> on_meta;
+  std::optional<MetaDeviceGuard> on_meta;
   if (model.device().is_meta()) on_meta.emplace();
   model.reset_head(classes);
 }

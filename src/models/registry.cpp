@@ -97,7 +97,7 @@ std::shared_ptr<Model> build_model(const Value& given, uint64_t seed, double par
 std::shared_ptr<Model> build_meta_model(const Value& given) {
   const Value config = filled_in(given);
   const Family& family = named_family(config);
-  const OnMetaDevice on_meta;
+  const MetaDeviceGuard on_meta;
   try {
     std::shared_ptr<Model> model = family.build(config, 0);
     check_constants(given, *model);

@@ -89,8 +89,9 @@ AttentionImpl::AttentionImpl(AttentionOptions options, at::Generator generator)
   key_norm = register_module("key_norm", HeadNorm(width / options.num_heads));
 }
 
-at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
-                              const at::Tensor& value_BHTc, const at::Generator& random) {
+at::Tensor AttentionImpl::scaled_dot_product(at::Tensor query_BHQc, at::Tensor key_BHTc,
+                                             const at::Tensor& value_BHTc,
+                                             const at::Generator& random) {
   if (options_.qk_norm) {
     query_BHQc = query_norm->forward(query_BHQc);
     key_BHTc = key_norm->forward(key_BHTc);
@@ -109,7 +110,8 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {
   const auto qkv_BTd = at::linear(x_BTd, qkv->weight, qkv->bias).chunk(3, 2);
-  return mix(heads_of(qkv_BTd[0]), heads_of(qkv_BTd[1]), heads_of(qkv_BTd[2]), random);
+  return scaled_dot_product(heads_of(qkv_BTd[0]), heads_of(qkv_BTd[1]), heads_of(qkv_BTd[2]),
+                            random);
 }
 
 at::Tensor AttentionImpl::attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
@@ -120,7 +122,7 @@ at::Tensor AttentionImpl::attend(const at::Tensor& query_BQd, const at::Tensor& 
   const auto kv_BTd = at::linear(x_BTd, qkv->weight.narrow(0, width, 2 * width),
                                  qkv->bias.narrow(0, width, 2 * width))
                           .chunk(2, 2);
-  return mix(heads_of(query), heads_of(kv_BTd[0]), heads_of(kv_BTd[1]), random);
+  return scaled_dot_product(heads_of(query), heads_of(kv_BTd[0]), heads_of(kv_BTd[1]), random);
 }
 
 MapHeadImpl::MapHeadImpl(AttentionOptions attention_options, MlpOptions mlp_options,
@@ -206,19 +208,19 @@ class AutocastState {
  public:
   explicit AutocastState(c10::DeviceType device)
       : device_(device),
-        on_(at::autocast::is_autocast_enabled(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()),
+        is_enabled_(at::autocast::is_autocast_enabled(device)),
+        is_cache_enabled_(at::autocast::is_autocast_cache_enabled()),
         type_(at::autocast::get_autocast_dtype(device)) {}
 
   void restore() const {
-    at::autocast::set_autocast_enabled(device_, on_);
+    at::autocast::set_autocast_enabled(device_, is_enabled_);
     at::autocast::set_autocast_dtype(device_, type_);
-    at::autocast::set_autocast_cache_enabled(cache_);
+    at::autocast::set_autocast_cache_enabled(is_cache_enabled_);
   }
 
  private:
   c10::DeviceType device_;
-  bool on_, cache_;
+  bool is_enabled_, is_cache_enabled_;
   at::ScalarType type_;
 };
 

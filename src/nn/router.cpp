@@ -249,14 +249,14 @@ Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
 }
 
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random,
-                                  bool whole_batch) const {
+                                  bool needs_whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
   const auto parts = batch_shard().process_group();
   const int64_t group = group_size(options_.rule);
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
-  record.is_local = parts && !whole_batch && is_training() && whole_groups;
+  record.is_local = parts && !needs_whole_batch && is_training() && whole_groups;
   if (!record.is_local) record.process_group = parts;
   if (record.process_group) record.logits_TE = all_gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;

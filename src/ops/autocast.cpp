@@ -48,13 +48,13 @@ TORCH_LIBRARY_IMPL(moesaic, Autocast, m) {
 }  // namespace ops
 
 Autocast::Autocast(const std::string& precision, c10::Device device)
-    : on_(precision == "bfloat16"), device_(device.type()) {
-  if (!on_ && precision != "float32") {
+    : is_enabled_(precision == "bfloat16"), device_(device.type()) {
+  if (!is_enabled_ && precision != "float32") {
     const std::vector<std::string> names = {"float32", "bfloat16"};
     fail_usage("unknown precision '{}'; {}", precision, did_you_mean(precision, names));
   }
-  if (!on_) return;
-  was_on_ = at::autocast::is_autocast_enabled(device_);
+  if (!is_enabled_) return;
+  was_enabled_ = at::autocast::is_autocast_enabled(device_);
   was_type_ = at::autocast::get_autocast_dtype(device_);
   at::autocast::set_autocast_enabled(device_, true);
   at::autocast::set_autocast_dtype(device_, at::kBFloat16);
@@ -62,9 +62,9 @@ Autocast::Autocast(const std::string& precision, c10::Device device)
 }
 
 Autocast::~Autocast() {
-  if (!on_) return;
+  if (!is_enabled_) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, was_on_);
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
   at::autocast::set_autocast_dtype(device_, was_type_);
 }
 

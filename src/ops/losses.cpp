@@ -93,7 +93,8 @@ at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size) {
 }
 
 // The formula in ATen's operators, which have the gradients and the kernels of every device.
-at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N, bool twice) {
+at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N,
+                         bool applies_softmax_twice) {
   constexpr const char* kOp = "cross_entropy";
   const at::Tensor logits_NC = ops::halves_in_float32(logits_in_NC);
   ops::check_shape(kOp, "logits", logits_NC, {-1, -1});
@@ -104,7 +105,8 @@ at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& label
   if (labels_N.scalar_type() != at::kLong) {
     fail("{}: labels must be int64, found {}", kOp, c10::toString(labels_N.scalar_type()));
   }
-  const at::Tensor log_p_NC = (twice ? logits_NC.softmax(1) : logits_NC).log_softmax(1);
+  const at::Tensor log_p_NC =
+      (applies_softmax_twice ? logits_NC.softmax(1) : logits_NC).log_softmax(1);
   return log_p_NC.gather(1, labels_N.unsqueeze(1)).squeeze(1).neg();
 }
 

@@ -83,7 +83,7 @@ struct RoutedMlpArguments {
   static constexpr const char* kName = "moesaic::routed_mlp";
   at::Tensor x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2;
   int64_t activation;
-  bool packed = false;
+  bool is_packed = false;
   OptionalTensor w1_scale, w2_scale;  ///< Of int8 weights.
 };
 void check(const RoutedMlpArguments& in);

@@ -129,7 +129,7 @@ ChoiceTensors rows_of_choices(const Tensor& choice_Tk, const Tensor& gate_Tk, in
                               const TokenChoiceOptions& options) {
   const TokenChoiceSizes sizes(choice_Tk.size(0), experts, options);
   Tensor slot_Tk = slots_of(choice_Tk, experts, options.kept);
-  if (sizes.limited) {
+  if (sizes.is_limited) {
     const TokenGroups& cut = sizes.cut;
     const Tensor place_Tk = places_in_queues(choice_Tk.to(at::kLong), gate_Tk, experts,
                                              cut.group_size, options.batch_priority);

@@ -49,8 +49,8 @@ struct TokenChoiceSizes {
   int64_t tokens, experts, k, computed;
   TokenGroups cut;
   GroupRows rows;
-  bool limited;   ///< Whether choices can be dropped; only then do groups matter.
-  int64_t bound;  ///< Upper bound A of the rows.
+  bool is_limited;  ///< Whether choices can be dropped; only then do groups matter.
+  int64_t bound;    ///< Upper bound A of the rows.
 
   TokenChoiceSizes(int64_t tokens_, int64_t experts_, const TokenChoiceOptions& options)
       : tokens(tokens_),
@@ -59,9 +59,9 @@ struct TokenChoiceSizes {
         computed(computed_experts(options, experts)),
         cut(tokens, options.group_size),
         rows(capacity_rows(cut, k, options.capacity_rule(), seen_experts(options, experts))),
-        limited(rows.has_capacity(cut)),
+        is_limited(rows.has_capacity(cut)),
         bound(std::min(computed * rows.total(), tokens * std::min(k, computed))) {
-    if (limited) return;
+    if (is_limited) return;
     cut = TokenGroups(tokens, 0);
     rows = {1, tokens, tokens};
   }

@@ -28,7 +28,7 @@ void check(const RoutedMlpArguments& in) {
     return check_experts({in.x, in.offsets, in.w1, in.b1, in.w2, in.b2, in.activation});
   }
   for (const at::Tensor* weight : {&in.w1, &in.w2}) {
-    if (!in.packed || weight->scalar_type() != at::kChar || in.x.scalar_type() != at::kFloat) {
+    if (!in.is_packed || weight->scalar_type() != at::kChar || in.x.scalar_type() != at::kFloat) {
       fail("routed_mlp: scales belong to float32 tokens and weights of quantise_experts()");
     }
   }
@@ -53,7 +53,7 @@ at::Tensor routed_mlp_shapes(const RoutedMlpArguments& in) {
 /// Runs the three operators, for gradients and on devices without a fused kernel. The CPU adds the
 /// last bias within its products, other devices within combine.
 at::Tensor in_three_steps(const RoutedMlpArguments& in) {
-  if (in.packed) fail("routed_mlp: packed weights are for the CPU, without gradients");
+  if (in.is_packed) fail("routed_mlp: packed weights are for the CPU, without gradients");
   const Routing routing{in.offsets, in.token, in.gate, in.token_offsets, in.token_row, {}};
   const ExpertWeights weights{in.w1, in.b1, in.w2, in.b2};
   const auto kind = static_cast<Activation>(in.activation);
@@ -95,12 +95,12 @@ at::Tensor routed_mlp(const at::Tensor& x_Td, const Routing& routing, const Expe
   return ops::RoutedMlpOperator::call(
       x_Td, routing.offsets, routing.token, routing.gate, routing.token_offsets, routing.token_row,
       weights.w1, weights.b1, weights.w2, weights.b2, static_cast<int64_t>(activation),
-      weights.packed, optional(weights.w1_scale), optional(weights.w2_scale));
+      weights.is_packed, optional(weights.w1_scale), optional(weights.w2_scale));
 }
 
 ExpertWeights pack_experts(const ExpertWeights& weights) {
   const at::NoGradGuard no_grad;
-  return weights.packed ? weights : ops::pack_experts_cpu(weights);
+  return weights.is_packed ? weights : ops::pack_experts_cpu(weights);
 }
 
 ExpertWeights round_experts_to_int8(const ExpertWeights& weights) {
@@ -123,7 +123,7 @@ ExpertWeights round_experts_to_int8(const ExpertWeights& weights) {
 ExpertWeights quantise_experts(const ExpertWeights& weights) {
   constexpr int64_t kMaxWidth = 1 << 16;  // 255 x 127 x 65536 fits 32 bits.
   const int64_t width = weights.w1.size(1), hidden = weights.w1.size(2);
-  if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.packed) {
+  if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.is_packed) {
     fail_usage(
         "precision int8 needs float32 weights on the CPU, which a GPU and a program (.pt2) do not "
         "have; leave it out");

@@ -78,7 +78,7 @@ ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launc
       size_(launch.world_size),
       serves_store_(launch.rank == 0 && !launch.has_external_store) {
   store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
-  publish(/*all=*/false);
+  publish(/*includes_all_warnings=*/false);
   store_->wait({"who/0"});
   rank_zero_ = name_of(0);
   thread_ = std::thread([this] { run(); });
@@ -87,7 +87,7 @@ ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launc
 ProcessMesh::Monitor::~Monitor() {
   {
     const std::lock_guard lock(mutex_);
-    ending_ = true;
+    is_ending_ = true;
   }
   ends_.notify_all();
   thread_.join();
@@ -97,11 +97,11 @@ void ProcessMesh::Monitor::run() {
   for (bool peer_ended = false; !peer_ended;) {
     {
       std::unique_lock lock(mutex_);
-      ends_.wait_for(lock, kPeriod, [this] { return ending_ || is_publish_due(); });
-      if (ending_) return;
+      ends_.wait_for(lock, kPeriod, [this] { return is_ending_ || is_publish_due(); });
+      if (is_ending_) return;
     }
     try {
-      publish(/*all=*/false);
+      publish(/*includes_all_warnings=*/false);
       const std::lock_guard lock(publishing_);
       peer_ended = publisher_->check({"ends"});
       // Its collectives may not miss the other yet, but it lives.
@@ -113,20 +113,20 @@ void ProcessMesh::Monitor::run() {
   std::function<void()> action;
   {
     std::unique_lock lock(mutex_);
-    ends_.wait(lock, [this] { return ending_ || on_peer_failure_; });
-    if (!ending_) action = on_peer_failure_;
+    ends_.wait(lock, [this] { return is_ending_ || on_peer_failure_; });
+    if (!is_ending_) action = on_peer_failure_;
   }
   if (action && !fails_) action();
 }
 
-void ProcessMesh::Monitor::publish(bool all) {
+void ProcessMesh::Monitor::publish(bool includes_all_warnings) {
   std::string now;
   std::vector<std::string> warnings;
   {
     const std::lock_guard lock(mutex_);
     now = fmt::format("{} {}", progress_.load(), activity_);
     published_ = Clock::now();
-    const auto latest = published_ - (all ? 0s : kAnswer);
+    const auto latest = published_ - (includes_all_warnings ? 0s : kAnswer);
     for (; !warnings_.empty() && warnings_.front().first <= latest; warnings_.pop_front()) {
       warnings.push_back(std::move(warnings_.front().second));
     }
@@ -276,7 +276,7 @@ std::string ProcessMesh::Monitor::without_store() {
 
 void ProcessMesh::Monitor::shut_down_after_failure() noexcept {
   try {
-    publish(/*all=*/true);
+    publish(/*includes_all_warnings=*/true);
     store_->set(numbered("left", rank_), bytes_of("true"));
     if (!serves_store_) return;
     std::vector<std::string> left;

@@ -75,8 +75,9 @@ class ProcessMesh::Monitor {
   /// The work of all is done: one that ends from now on has not failed.
   void mark_done() noexcept { fails_ = true; }
   void warn(std::string_view text);
-  /// Tells at once what is to be told; with `all`, also the warnings that process 0 may share.
-  void publish(bool all);
+  /// Tells at once what is to be told; with `includes_all_warnings`, also the warnings that process
+  /// 0 may share.
+  void publish(bool includes_all_warnings);
   bool publish_failure(const std::string& message) noexcept;
   std::string describe_failure(const std::string& message);
   /// Returns what describe_failure() does where the store does not answer.
@@ -109,7 +110,7 @@ class ProcessMesh::Monitor {
   std::atomic<bool> fails_ = false;  ///< Or has succeeded: nothing acts any more.
   std::mutex mutex_;  ///< Of the members below; not held while the store is waited for.
   std::condition_variable ends_;
-  bool ending_ = false;
+  bool is_ending_ = false;
   std::string activity_ = kStart;
   Clock::time_point published_ = {};
   std::deque<std::pair<Clock::time_point, std::string>> warnings_;

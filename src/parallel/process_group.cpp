@@ -88,16 +88,16 @@ ProcessGroup::ProcessGroup(int64_t size, std::shared_ptr<TrafficCounter> counter
     : size_(size), counter_(std::move(counter)) {}
 ProcessGroup::~ProcessGroup() = default;
 
-void ProcessGroup::finish(const auto& begin) const {
+void ProcessGroup::run_collective(const auto& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
-void ProcessGroup::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
+void ProcessGroup::all_reduce(const at::Tensor& x, Traffic traffic, bool takes_max) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {x};
   c10d::AllreduceOptions options;
-  if (largest) options.reduceOp = c10d::ReduceOp::MAX;
-  finish([&] { return group_->allreduce(list, options); });
+  if (takes_max) options.reduceOp = c10d::ReduceOp::MAX;
+  run_collective([&] { return group_->allreduce(list, options); });
   counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
 }
 
@@ -109,7 +109,7 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& x, Traffic traffic) const 
   if (x.size(0) == 0) return all;
   std::vector<std::vector<at::Tensor>> parts = {all.chunk(size())};
   std::vector<at::Tensor> list = {own};
-  finish([&] { return group_->allgather(parts, list); });
+  run_collective([&] { return group_->allgather(parts, list); });
   counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
   return all;
 }
@@ -123,7 +123,7 @@ at::Tensor ProcessGroup::all_to_all(const at::Tensor& x, const std::vector<int64
   at::Tensor sent = sendable(x.narrow(0, 0, all)), received = at::empty(shape, x.options());
   if (size() == 1) return sent;
   std::vector<int64_t> send_sizes = send, receive_sizes = receive;
-  finish([&] { return group_->alltoall_base(received, sent, receive_sizes, send_sizes); });
+  run_collective([&] { return group_->alltoall_base(received, sent, receive_sizes, send_sizes); });
   const double rows = static_cast<double>(std::max<int64_t>(all, 1));
   counter_->add(traffic, bytes_of(sent) * static_cast<double>(all - own) / rows);
   return received;
@@ -134,7 +134,7 @@ void ProcessGroup::broadcast(const at::Tensor& x, int64_t root, Traffic traffic)
   std::vector<at::Tensor> list = {x};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  finish([&] { return group_->broadcast(list, options); });
+  run_collective([&] { return group_->broadcast(list, options); });
   if (rank() == root) counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
 }
 
@@ -155,18 +155,18 @@ void ProcessGroup::broadcast_each(const std::vector<at::Tensor>& per_rank, Traff
     options.rootRank = static_cast<int64_t>(root);
     works.push_back(with_loss([&] { return group_->broadcast(lists[root], options); }));
   }
-  for (const auto& work : works) finish([&] { return work; });
+  for (const auto& work : works) run_collective([&] { return work; });
   counter_->add(traffic, all_gather_bytes(bytes_of(per_rank[static_cast<size_t>(rank())]), size()));
 }
 
 // c10d's own assigns to a static tensor, which corrupts memory where threads of a program wait side
 // by side.
-void ProcessGroup::barrier(bool endless) const {
+void ProcessGroup::barrier(bool waits_forever) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {at::zeros({1})};
   c10d::AllreduceOptions options;
-  if (endless) options.timeout = std::chrono::hours(24 * 365);
-  finish([&] { return group_->allreduce(list, options); });
+  if (waits_forever) options.timeout = std::chrono::hours(24 * 365);
+  run_collective([&] { return group_->allreduce(list, options); });
 }
 
 std::vector<std::string> ProcessGroup::all_gather_strings(const std::string& text) const {
@@ -331,10 +331,10 @@ void check_batch_divisible(const std::string& where, int64_t batch, int64_t part
              parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
 }
 
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                           int64_t size) {
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool is_strided,
+                                           int64_t rank, int64_t size) {
   check_batch_divisible("", batch, parts, size);
-  const int64_t own = batch / size, ranges = strided ? 1 : parts;
+  const int64_t own = batch / size, ranges = is_strided ? 1 : parts;
   std::vector<int64_t> places;
   for (int64_t part = 0; part < ranges; ++part) {
     const int64_t first = part * (batch / ranges) + rank * (own / ranges);

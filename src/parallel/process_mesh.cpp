@@ -65,7 +65,7 @@ struct Rendezvous {
   int64_t rank;
   std::chrono::seconds init_timeout, timeout;
   GlooDevices devices;
-  bool cuda = false;  ///< Groups exchange tensors of a GPU too.
+  bool uses_cuda = false;  ///< Groups exchange tensors of a GPU too.
 
   /// Returns a group of the processes first, first + step, ..., of which this one is a member. On
   /// GPUs, only one that `on_cpu` exchanges tensors of the CPU too, by sockets to every other.
@@ -75,9 +75,9 @@ struct Rendezvous {
         c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(first), store);
     const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
     auto group = c10::make_intrusive<c10d::ProcessGroup>(prefix, place, members);
-    if (cuda) add_nccl(*group, prefix);
+    if (uses_cuda) add_nccl(*group, prefix);
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
-    if (cuda && !on_cpu) return group;
+    if (uses_cuda && !on_cpu) return group;
     auto options = c10d::ProcessGroupGloo::Options::create(init_timeout);
     options->devices = devices;
     const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options);
@@ -257,12 +257,13 @@ bool is_rank_zero_reachable(const Launch& launch) noexcept {
 }
 
 std::shared_ptr<const ProcessMesh> ProcessMesh::connect(const Launch& launch,
-                                                        const ParallelConfig& config, bool cuda) {
+                                                        const ParallelConfig& config,
+                                                        bool uses_cuda) {
   replicas_of(config, launch.world_size);
-  if (cuda) choose_gpu(launch);
+  if (uses_cuda) choose_gpu(launch);
   reserve_descriptors(launch, config);
   const auto store = open_store(launch, std::chrono::seconds(config.init_timeout));
-  const std::shared_ptr<ProcessMesh> processes = from_store(store, launch, config, cuda);
+  const std::shared_ptr<ProcessMesh> processes = from_store(store, launch, config, uses_cuda);
   set_warning_handler(
       [monitor = std::weak_ptr<Monitor>(processes->monitor_)](std::string_view text) {
         const std::shared_ptr<Monitor> alive = monitor.lock();
@@ -273,7 +274,8 @@ std::shared_ptr<const ProcessMesh> ProcessMesh::connect(const Launch& launch,
 }
 
 std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const Launch& launch,
-                                                     const ParallelConfig& config, bool cuda) try {
+                                                     const ParallelConfig& config,
+                                                     bool uses_cuda) try {
   // c10d's record of collectives is not safe where threads of a process use groups side by side.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
@@ -285,7 +287,7 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
                               std::chrono::seconds(config.init_timeout),
                               std::chrono::seconds(config.timeout),
                               gloo_devices(launch),
-                              cuda};
+                              uses_cuda};
   if (store->add("here/" + std::to_string(rank), 1) > 1) {
     fail_usage("two processes have rank {} of {}; check that no other run uses {}:{}", rank, size,
                launch.address, launch.port);
@@ -339,9 +341,9 @@ ProcessMesh::~ProcessMesh() {
 void ProcessMesh::barrier() const {
   try {
     // What process 0 warns of is known before the others say what only they warn of.
-    if (is_rank_zero()) monitor_->publish(/*all=*/true);
-    world_->barrier(/*endless=*/true);
-    if (!is_rank_zero()) monitor_->publish(/*all=*/true);
+    if (is_rank_zero()) monitor_->publish(/*includes_all_warnings=*/true);
+    world_->barrier(/*waits_forever=*/true);
+    if (!is_rank_zero()) monitor_->publish(/*includes_all_warnings=*/true);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -366,7 +368,7 @@ double ProcessMesh::broadcast_from_rank_zero(double value) const {
 
 int64_t ProcessMesh::all_reduce_max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
-  world_->all_reduce(largest, Traffic::other, /*largest=*/true);
+  world_->all_reduce(largest, Traffic::other, /*takes_max=*/true);
   return largest.item<int64_t>();
 }
 

@@ -70,7 +70,7 @@ void apply_plan(Model& model, const PrunePlan& plan) {
     nn::MoELayer target = block.layer;
     if (layer.kept.size() == target->kept().size()) continue;
     if (plan.replace == kMerge) {
-      const Merging merging = merging_of(block, layer);
+      const MergePlan merging = plan_merge(block, layer);
       target->merge_experts(layer.kept, merging.into, merging.weights_PP);
     } else {
       target->keep_experts(layer.kept, layer.means_Eo);
@@ -87,12 +87,12 @@ void apply_plan(Model& model, const PrunePlan& plan) {
   }
 }
 
-void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
-                 const std::string& replace) {
+void keep_meta_experts(const MoEBlock& block, const std::vector<int64_t>& ids,
+                       const std::string& replace) {
   nn::MoELayer layer = block.layer;
   if (replace == kMerge && ids.size() < layer->kept().size()) {
-    const Merging merging =
-        merging_of(block, {.num_experts = layer->options().num_experts, .kept = ids});
+    const MergePlan merging =
+        plan_merge(block, {.num_experts = layer->options().num_experts, .kept = ids});
     layer->merge_experts(ids, merging.into, merging.weights_PP);
     return;
   }

@@ -20,7 +20,7 @@ at::Tensor similarities(const PruneLayerPlan& layer) {
 
 }  // namespace
 
-Merging merging_of(const MoEBlock& block, const PruneLayerPlan& layer) {
+MergePlan plan_merge(const MoEBlock& block, const PruneLayerPlan& layer) {
   const nn::MoELayer& old = block.layer;
   const int64_t each = layer.num_experts / block.num_ranked_groups();
   const at::Tensor cosine_EE = similarities(layer);
@@ -35,7 +35,7 @@ Merging merging_of(const MoEBlock& block, const PruneLayerPlan& layer) {
     }
     return best;
   };
-  Merging merging;
+  MergePlan merging;
   for (int64_t expert = 0; expert < layer.num_experts; ++expert) {
     const auto place = static_cast<size_t>(expert);
     merging.into.push_back(nearest(old->merged_into.empty() ? expert : old->merged_into[place]));

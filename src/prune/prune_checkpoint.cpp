@@ -183,7 +183,7 @@ at::Tensor merging_weights(const MoEBlock& block, const PrunePlan& plan) {
   const PruneLayerPlan* layer = layer_of(plan, block);
   const bool merges =
       plan.replace == kMerge && layer != nullptr && layer->kept.size() < block.layer->kept().size();
-  return merges ? merging_of(block, *layer).weights_PP : at::Tensor();
+  return merges ? plan_merge(block, *layer).weights_PP : at::Tensor();
 }
 
 using TensorMaker = std::function<at::Tensor(const std::string& name)>;
@@ -358,7 +358,7 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   return !start.empty() && path_exists(start) ? start : fs::path();
 }
 
-std::string relation_problem(const Model& finetuned, const Model& pretrained) {
+std::string pretrained_problem(const Model& finetuned, const Model& pretrained) {
   const auto family = [](const Model& model) {
     return model.config().at("name").get<std::string>();
   };
@@ -421,7 +421,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
         options.pretrained.string());
   }
   // What changed between two networks that are not one means nothing.
-  const std::string problem = relation_problem(shape, *before_shape);
+  const std::string problem = pretrained_problem(shape, *before_shape);
   if (!problem.empty()) {
     fail_usage("prune: --pretrained {} is another network than --finetuned: {}",
                options.pretrained.string(), problem);

@@ -144,8 +144,8 @@ Tensors backward(const Tensor& y, const Tensors& leaves) {
 DeviceCase rows_case(const std::string& part, const RowType& type, std::vector<std::string> parts,
                      const std::function<Tensors(at::Device, at::ScalarType)>& run) {
   return {fmt::format("{} {}", part, type.name), type.tolerance, std::move(parts),
-          [type = type.type, run](at::Device device, bool exact) {
-            return run(device, exact ? at::kDouble : type);
+          [type = type.type, run](at::Device device, bool uses_float64) {
+            return run(device, uses_float64 ? at::kDouble : type);
           }};
 }
 
@@ -212,8 +212,8 @@ std::string Agreement::text() const {
 Agreement compare_devices(const DeviceCase& item, at::Device device) {
   Agreement result{.name = item.name, .tolerance = item.tolerance};
   try {
-    const auto wanted = item.run(at::kCPU, /*exact=*/true);
-    const auto found = item.run(device, /*exact=*/false);
+    const auto wanted = item.run(at::kCPU, /*uses_float64=*/true);
+    const auto found = item.run(device, /*uses_float64=*/false);
     if (found.size() != wanted.size()) result.difference = kInfinity;
     for (size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
       result.difference = std::max(result.difference, difference_of(found[i], wanted[i]));

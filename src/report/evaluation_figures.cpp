@@ -98,9 +98,9 @@ Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std:
                                      .x_label = "predicted class",
                                      .y_label = "true class",
                                      .table = confusion_table(confusion, classes),
-                                     .numbers = numbers,
-                                     .every_row = lines,
-                                     .root_colors = true});
+                                     .shows_numbers = numbers,
+                                     .names_every_row = lines,
+                                     .uses_sqrt_colors = true});
   return panel_figure(stem, {panel}, grid_of(classes, numbers ? 48 : lines ? 18 : 8));
 }
 
@@ -289,7 +289,7 @@ void check_new_mistakes(const fs::path& file) {
   check_new_confusion(fs::path(file).replace_extension(".csv"), "--mistakes");
 }
 
-void check_shows_mistakes(const DatasetInfo& data) {
+void check_can_show_mistakes(const DatasetInfo& data) {
   if (data.has_images && !data.classes.empty() && (data.channels == 1 || data.channels == 3))
     return;
   fail_usage(

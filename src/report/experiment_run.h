@@ -48,7 +48,8 @@ struct PreparedRuns {
   /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
   /// earlier ones left on disk.
   std::vector<std::vector<PreparedRow>> stages = {};
-  bool on_disk = false;  ///< Runs have folders: they may be large and are made one at a time.
+  /// Whether runs have folders: they may be large and are made one at a time.
+  bool has_run_folders = false;
   /// Adds what is measured of all rows together. Throws Stopped.
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
 

@@ -27,7 +27,7 @@ class ScratchDir {
       const fs::path place = folder.empty() ? fs::current_path() : fs::absolute(folder);
       fail("{}: cannot write here: {}", place.string(), error.message());
     }
-    held_ = lock_folder(path_);
+    lock_ = lock_folder(path_);
   }
   ScratchDir(const ScratchDir&) = delete;
   ScratchDir& operator=(const ScratchDir&) = delete;
@@ -39,7 +39,7 @@ class ScratchDir {
 
  private:
   fs::path path_;
-  UniqueFd held_;
+  UniqueFd lock_;
 };
 
 /// Returns ": " and the last line that gnuplot wrote, which says what was wrong, "" without one.

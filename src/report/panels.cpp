@@ -57,10 +57,10 @@ std::string title_lines(std::string title, int width) {
 
 /// Returns the commands of a scale up to `most`, and down to -`most` where numbers have a sign; 0
 /// is in the middle of the palette. Where colours follow square roots the numbers beside it do not.
-std::string scale_commands(double most, bool has_sign, bool root_colors) {
-  const double end = most == 0.0 ? 1.0 : root_colors ? std::sqrt(most) : most;
+std::string scale_commands(double most, bool has_sign, bool uses_sqrt_colors) {
+  const double end = most == 0.0 ? 1.0 : uses_sqrt_colors ? std::sqrt(most) : most;
   std::string tics = "autofreq";
-  if (root_colors && most > 0.0) {
+  if (uses_sqrt_colors && most > 0.0) {
     std::set<double> shown;
     for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
       shown.insert(std::round(most * part * part));
@@ -106,25 +106,25 @@ Panel heatmap_panel(const HeatMap& map) {
     }
   }
   if (!any) return panel_of_nothing();
-  Panel panel{
-      fmt::format("  unset grid\n  set style fill solid noborder\n  set colorbox\n  unset key\n  "
-                  "set title {} textcolor rgb ink\n{}{}{}{}"
-                  "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n{}",
-                  title_lines(map.title, map.width), axis_label("x", map.x_label),
-                  axis_label("y", map.y_label), axis_names("x", table.columns, kMaxColumnNames),
-                  axis_names("y", table.rows, map.every_row ? table.rows.size() : kMaxColumnNames),
-                  table.columns.size() - 1, table.rows.size() - 1,
-                  scale_commands(most, least < 0.0, map.root_colors))};
+  Panel panel{fmt::format(
+      "  unset grid\n  set style fill solid noborder\n  set colorbox\n  unset key\n  "
+      "set title {} textcolor rgb ink\n{}{}{}{}"
+      "  set xrange [-0.5:{}.5]\n  set yrange [{}.5:-0.5]\n{}",
+      title_lines(map.title, map.width), axis_label("x", map.x_label), axis_label("y", map.y_label),
+      axis_names("x", table.columns, kMaxColumnNames),
+      axis_names("y", table.rows, map.names_every_row ? table.rows.size() : kMaxColumnNames),
+      table.columns.size() - 1, table.rows.size() - 1,
+      scale_commands(most, least < 0.0, map.uses_sqrt_colors))};
   // The entries are boxes, since gnuplot's images have at least two rows and columns.
   panel.plot(data, fmt::format("using 1:2:($1 - 0.5):($1 + 0.5):($2 - 0.5):($2 + 0.5):{} with "
                                "boxxyerror fc palette fs solid noborder notitle",
-                               map.root_colors ? "(sqrt($3))" : "3"));
+                               map.uses_sqrt_colors ? "(sqrt($3))" : "3"));
   // Numbers on dark boxes are white.
-  if (map.numbers) {
+  if (map.shows_numbers) {
     panel.plot_again(
         fmt::format("using 1:2:3:(abs($3) > {:.6g} ? 0xFFFFFF : 0x333333) with labels "
                     "textcolor rgb variable notitle",
-                    (map.root_colors ? 0.4 : 0.6) * most));
+                    (map.uses_sqrt_colors ? 0.4 : 0.6) * most));
   }
   return panel;
 }
@@ -181,7 +181,7 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
       "do for [ending in 'svg png'] {{\n"
       "  eval (ending eq 'svg' ? svg({4}, {5}) : png({4}, {5}))\n  set output stem.'.'.ending\n",
       one_line(stem), gnuplot_quoted(stem), gnuplot_quoted(stem + ".tsv"), kStyle, width, height);
-  if (!grid.fitted) {
+  if (!grid.fits_margins) {
     figure.script += fmt::format(
         "  set multiplot layout {},{} margins screen {:.4f}, screen {:.4f}, screen {:.4f}, "
         "screen {:.4f} \\\n    spacing screen {:.4f}, screen {:.4f}\n",
@@ -197,7 +197,7 @@ Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
     }
     first += static_cast<int>(panel.blocks.size());
   }
-  figure.script += grid.fitted ? "}\n" : "  unset multiplot\n}\n";
+  figure.script += grid.fits_margins ? "}\n" : "  unset multiplot\n}\n";
   return figure;
 }
 

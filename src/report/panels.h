@@ -29,10 +29,10 @@ struct HeatMap {
   std::string title, x_label, y_label;  ///< Labels may be empty.
   const MeasuredTable& table;
   int digits = 0;
-  int width = 0;             ///< Pixels of the panel, in which the title is wrapped; 0: one line.
-  bool numbers = true;       ///< Shown in the boxes; many do not fit.
-  bool every_row = true;     ///< Is named, for which each needs the height of a line.
-  bool root_colors = false;  ///< Colours follow square roots, so that few are seen, too.
+  int width = 0;              ///< Pixels of the panel, in which the title is wrapped; 0: one line.
+  bool shows_numbers = true;  ///< In the boxes, where many do not fit.
+  bool names_every_row = true;    ///< False where a row is lower than a line.
+  bool uses_sqrt_colors = false;  ///< Colours follow square roots, so that few are seen, too.
 };
 Panel heatmap_panel(const HeatMap& map);
 /// Returns the pixels for the scale at the right of a heat map: gnuplot places it 2.5 % of the
@@ -47,7 +47,7 @@ struct PanelGrid {
   int width = 420, height = 300;  ///< Size of a panel including its gap.
   int left = 95, right = 25, top = 50, bottom = 75;
   int gap_x = 95, gap_y = 100;
-  bool fitted = false;  ///< One panel, whose margins are as wide as its key and labels.
+  bool fits_margins = false;  ///< One panel, whose margins are as wide as its key and labels.
 };
 
 /// Returns a figure of STEM.svg and STEM.png, whose script and data are STEM.gp and STEM.tsv.

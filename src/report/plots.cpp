@@ -244,7 +244,7 @@ Figure heatmap_plot(const PlotInput& input) {
       maps.push_back({.title = first_run_name(row) + ": " + metric->label,
                       .table = table,
                       .digits = metric->digits,
-                      .numbers = table.columns.size() <= kMaxWithNumbers});
+                      .shows_numbers = table.columns.size() <= kMaxWithNumbers});
     }
   }
   PanelGrid grid{.columns = 2, .height = height, .left = 110, .top = 70, .bottom = 80};

@@ -313,9 +313,9 @@ Figure expert_load_figure(std::string_view metrics, const std::string& stem) {
                        .y_label = "expert",
                        .table = table,
                        .digits = 1,
-                       .numbers = false,
-                       .every_row = table.rows.size() <= kMaxNames,
-                       .root_colors = true}));
+                       .shows_numbers = false,
+                       .names_every_row = table.rows.size() <= kMaxNames,
+                       .uses_sqrt_colors = true}));
   }
   constexpr int kWidth = 480, kScale = scale_room(kWidth);
   return panel_figure(stem, panels,

@@ -394,7 +394,7 @@ class DistributedRuns {
       const MeasuredRow& last = row->result_rows.back();
       return std::optional(headline(last, made->at(last.name)));
     };
-    return make_all(images, options_, runs_.on_disk, make);
+    return make_all(images, options_, runs_.has_run_folders, make);
   }
 
   const PreparedRuns& runs_;

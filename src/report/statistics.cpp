@@ -7,13 +7,13 @@
 namespace moesaic {
 namespace {
 
-/// Returns the probability of |T| <= sqrt(degrees) tan(angle), which for whole degrees of freedom
-/// is a finite sum: Abramowitz and Stegun, 26.7.3 and 26.7.4.
-double t_probability(double angle, int64_t degrees) {
-  const bool odd = degrees % 2 == 1;
+/// Returns the probability of |T| <= sqrt(degrees_of_freedom) tan(angle), which for whole degrees
+/// of freedom is a finite sum: Abramowitz and Stegun, 26.7.3 and 26.7.4.
+double t_probability(double angle, int64_t degrees_of_freedom) {
+  const bool odd = degrees_of_freedom % 2 == 1;
   const double cosine = std::cos(angle);
   double sum = 0.0, term = odd ? cosine : 1.0;
-  for (int64_t k = odd ? 1 : 0; k + 2 <= degrees; k += 2) {
+  for (int64_t k = odd ? 1 : 0; k + 2 <= degrees_of_freedom; k += 2) {
     sum += term;
     term *= static_cast<double>(k + 1) / static_cast<double>(k + 2) * cosine * cosine;
   }
@@ -45,14 +45,14 @@ Moments moments(const std::vector<double>& values) {
   return result;
 }
 
-double t_quantile(double inside, int64_t degrees) {
+double t_quantile(double probability, int64_t degrees_of_freedom) {
   constexpr int kHalvings = 60;  // As many as a double has digits, and some.
   double low = 0.0, high = std::numbers::pi / 2.0;
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2.0;
-    (t_probability(middle, degrees) < inside ? low : high) = middle;
+    (t_probability(middle, degrees_of_freedom) < probability ? low : high) = middle;
   }
-  return std::sqrt(static_cast<double>(degrees)) * std::tan(low);
+  return std::sqrt(static_cast<double>(degrees_of_freedom)) * std::tan(low);
 }
 
 }  // namespace moesaic

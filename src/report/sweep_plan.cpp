@@ -136,7 +136,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     if (size.count < plan.num_experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
-        keep_shapes(block, kept.at(block.block), replace);
+        keep_meta_experts(block, kept.at(block.block), replace);
       }
     }
     costs.push_back(footprint(*shape));
@@ -252,7 +252,7 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
           std::ranges::count(config.sweep.per_layer, size, &LayerChoice::name) > 0);
 }
 
-const std::vector<Metric>& sweep_metrics(bool of_network) {
+const std::vector<Metric>& sweep_metrics(bool is_of_network) {
   // Those that are optional are of the first run alone, or follow from all rows, or came later.
   const auto optional = [](const char* name, const char* label, double least = 0.0,
                            double most = Metric().max) {
@@ -281,7 +281,7 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       percentage("time_saved", "forward time saved, %", Metric().min)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
-  return of_network ? of_networks : of_phases;
+  return is_of_network ? of_networks : of_phases;
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {

@@ -364,7 +364,7 @@ Figure sweep_figure(const SweepPlan& plan, const Results& results) {
       fmt::join(plan.criteria, " "), plan.num_experts, lines,
       letters == 0 ? 0 : plan.criteria.size(),
       plot_name(largest_text(plan, results, plan.criteria.front())), span, rows, tics);
-  const Metric& accuracy = *find_metric(sweep_metrics(/*of_network=*/true), "accuracy");
+  const Metric& accuracy = *find_metric(sweep_metrics(/*is_of_network=*/true), "accuracy");
   std::vector<std::string> blocks = {counts};
   if (letters > 0) blocks.push_back(choices);
   return panel_figure("figure",

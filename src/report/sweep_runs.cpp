@@ -426,9 +426,9 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
         location_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
-  const auto fills = [&](PreparedRow& row, const std::string& name, bool of_network) {
+  const auto fills = [&](PreparedRow& row, const std::string& name, bool is_of_network) {
     row.result_rows.push_back(
-        {.name = name, .metrics = sweep_metrics(of_network), .first_seed = sweep->train().seed});
+        {.name = name, .metrics = sweep_metrics(is_of_network), .first_seed = sweep->train().seed});
   };
   PreparedRow train{.name = "train", .num_runs = config.num_runs};
   for (const PhaseConfig& phase : sweep->train().phases) fills(train, phase.name, false);
@@ -444,7 +444,7 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
   }
   return {.settings = folder_settings(config),
           .stages = {{std::move(train)}, std::move(recovered)},
-          .on_disk = true,
+          .has_run_folders = true,
           .finish = [sweep](std::vector<MeasuredRow>& rows) { sweep->finish(rows); }};
 }
 

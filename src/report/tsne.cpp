@@ -101,7 +101,7 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   if (!batch.output.routings.empty()) {
     info_.num_experts = batch.output.routings.back().logits_TE.size(1);
   }
-  if (options_.boundary && data.classes.size() != 2) {
+  if (options_.has_boundary && data.classes.size() != 2) {
     fail_usage(
         "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",
         data.name, count_text(static_cast<int64_t>(data.classes.size()), "class"));
@@ -139,22 +139,22 @@ void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
   predicted_.push_back(predicted_classes(batch.output.logits, images).index_select(0, rows));
   if (batch.groups_B.defined()) group_.push_back(batch.groups_B.index_select(0, rows));
   const at::Tensor expert_B = experts_of_images(batch.output, images);
-  one_expert_ = one_expert_ && expert_B.defined();
-  if (one_expert_) expert_.push_back(expert_B.index_select(0, rows));
-  if (!one_expert_ && options_.color == "expert") {
+  has_one_expert_ = has_one_expert_ && expert_B.defined();
+  if (has_one_expert_) expert_.push_back(expert_B.index_select(0, rows));
+  if (!has_one_expert_ && options_.color == "expert") {
     fail_usage("the network does not send each image to one expert; colour by class or group");
   }
 }
 
 EvaluationPoints EvaluationPointCollector::points() const {
   EvaluationPoints points = info_;
-  points.color = !options_.color.empty() ? options_.color : one_expert_ ? "expert" : "class";
+  points.color = !options_.color.empty() ? options_.color : has_one_expert_ ? "expert" : "class";
   points.x_ND = joined_numbers(x_);
   points.index_N = at::tensor(chosen_, at::kLong);
   points.label_N = joined_numbers(label_);
   points.predicted_N = joined_numbers(predicted_);
   points.group_N = joined_numbers(group_);
-  if (one_expert_) points.expert_N = joined_numbers(expert_);
+  if (has_one_expert_) points.expert_N = joined_numbers(expert_);
   return points;
 }
 
@@ -399,34 +399,40 @@ PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64
   return grid;
 }
 
-Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool boundary,
+Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool has_boundary,
                    const std::string& stem) {
   const Coloring coloring = coloring_of(points);
   Panel panel;
   panel.plot(tsne_points(points, y_N2),
              "using 2:3:(size_of($4)):(marker($4)):(color(column(by))) with points ps variable "
              "pt variable lc rgb variable notitle");
-  if (boundary) {
+  if (has_boundary) {
     const PlaneGrid grid = plane_average(y_N2, points.predicted_N, kGridNodes);
-    boundary = grid.value_GG.min().item<double>() < 0.5 && grid.value_GG.max().item<double>() > 0.5;
-    if (boundary) panel.blocks.push_back(tsne_grid(grid));
+    has_boundary =
+        grid.value_GG.min().item<double>() < 0.5 && grid.value_GG.max().item<double>() > 0.5;
+    if (has_boundary) panel.blocks.push_back(tsne_grid(grid));
   }
   const std::vector<std::string> palette =
       palette_of(coloring.names.size(), numbers_present(coloring.number_N));
   panel.commands =
       fmt::format("  by = {}\n  markers = {}\n  array palette[{}] = [0x{}]\n{}{}", coloring.column,
                   points.classes.size() == 2 ? 2 : 1, palette.size(), fmt::join(palette, ", 0x"),
-                  kTsneStyle, boundary ? kTsneBoundary : "");
-  if (boundary) {
+                  kTsneStyle, has_boundary ? kTsneBoundary : "");
+  if (has_boundary) {
     panel.plots.push_back("$boundary using 1:2 with lines lc rgb ink lw 1.5 title 'boundary'");
   }
   add_tsne_key(points, coloring, panel);
-  return panel_figure(
-      stem, {panel},
-      {.width = 720, .height = 560, .left = 0, .right = 0, .top = 0, .bottom = 0, .fitted = true});
+  return panel_figure(stem, {panel},
+                      {.width = 720,
+                       .height = 560,
+                       .left = 0,
+                       .right = 0,
+                       .top = 0,
+                       .bottom = 0,
+                       .fits_margins = true});
 }
 
-bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
+bool draw_tsne(const EvaluationPoints& points, bool has_boundary, const fs::path& file,
                const std::function<bool(int64_t done, int64_t total)>& on_progress) {
   bool stopped = false;
   TsneOptions options;
@@ -437,7 +443,7 @@ bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& fi
   };
   const at::Tensor y_N2 = tsne(points.x_ND, options);
   if (stopped) return false;
-  draw_figure_file(file, tsne_figure(points, y_N2, boundary, file.stem().string()));
+  draw_figure_file(file, tsne_figure(points, y_N2, has_boundary, file.stem().string()));
   return true;
 }
 

@@ -77,7 +77,7 @@ bool trains_experts_uniformly(const Model& model, const Patterns& trains) {
       std::vector<std::string> names;
       for (const auto& parameter : child.value()->named_parameters()) {
         const std::string name = item.key() + "." + child.key() + "." + parameter.key();
-        if (trains.any_found_in(name)) names.push_back(parameter.key());
+        if (trains.any_matches(name)) names.push_back(parameter.key());
       }
       trained.insert(names);
     }
@@ -116,7 +116,7 @@ bool ExpertShards::has(const std::string& name) const {
 }
 
 CheckpointShard ExpertShards::local_shard(const CheckpointShard& all, const ProcessMesh& processes,
-                                          bool optimizer_is_sharded) const {
+                                          bool is_optimizer_sharded) const {
   const bool is_first_replica = processes.replica_group().rank() == 0;
   const int64_t place = processes.expert_group().rank();
   CheckpointShard part;
@@ -133,7 +133,7 @@ CheckpointShard ExpertShards::local_shard(const CheckpointShard& all, const Proc
     }
   };
   add(all.model, part.model, processes.is_rank_zero());
-  add(all.optimizer, part.optimizer, processes.is_rank_zero() || optimizer_is_sharded);
+  add(all.optimizer, part.optimizer, processes.is_rank_zero() || is_optimizer_sharded);
   return part;
 }
 
@@ -165,7 +165,7 @@ void check_same_settings(const ProcessMesh& processes, const std::string& what,
                                    parse_stored(all[rank], what, kMaxListBytes).to_json());
     if (found.empty()) continue;  // In another order.
     fail_usage("process {} has another {} than process 0: {}", rank, what,
-               describe(found, /*side_by_side=*/true));
+               describe(found, /*is_side_by_side=*/true));
   }
 }
 
@@ -213,7 +213,7 @@ int sync_replaced_images(const Replaced& replaced, Loader& loader, const Process
   // One exchange of a step has all that the processes agree on beside numbers of the network.
   const at::Tensor largest =
       torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
-  processes->world().all_reduce(largest, Traffic::other, /*largest=*/true);
+  processes->world().all_reduce(largest, Traffic::other, /*takes_max=*/true);
   signal = static_cast<int>(largest[0].item<int64_t>());
   if (largest[1].item<int64_t>() == 0) return signal;
   const std::vector<Replaced> all = new_of_all(fresh, *processes);

@@ -108,7 +108,7 @@ Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& ph
   const Patterns trains(phase.trainable);
   for (const auto& item : model.named_parameters()) {
     at::Tensor parameter = item.value();
-    const bool trained = trains.any_found_in(item.key());
+    const bool trained = trains.any_matches(item.key());
     parameter.requires_grad_(trained);
     parameter.mutable_grad().reset();
     if (trained) chosen.emplace_back(item.key(), parameter);
@@ -129,7 +129,7 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
     options.batch_indices = batch_indices_of_rank(plan.batch_size, config.accumulate,
                                                   config.accumulate_order == kStrided,
                                                   processes->rank(), processes->size());
-    options.shared = true;
+    options.is_shared = true;
   }
   options.batch_size = plan.batch_size;
   options.seed = seed;
@@ -189,7 +189,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
                  [this](const std::string& name) { return model_->layers_after(name); }),
       average_(*model_, config_.ema_decay),
       gradient_scale_(config_.gradient_scale),
-      defer_metrics_(context.defer_metrics.value_or(!model_->device().is_cpu()) && !config_.stop),
+      defers_metrics_(context.defer_metrics.value_or(!model_->device().is_cpu()) && !config_.stop),
       loader_(training_data(config_, context), loader_options(plan, seed_, context),
               model_->device()) {
   model_->set_activation_checkpointing(plan.activation_checkpointing);
@@ -219,13 +219,13 @@ void GradientPhase::load(const PhaseState& state) {
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
   for (const int64_t index : state_.replaced) {
-    loader_.loader().count_damaged(index, "", /*warn=*/false);
+    loader_.loader().count_damaged(index, "", /*warns=*/false);
   }
   // An epoch of data that have changed, which a run may accept, can be shorter.
   loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));
 }
 
-std::string GradientPhase::remedy() const {
+std::string GradientPhase::divergence_hint() const {
   const std::string phase = "phases." + plan_.config.name;
   const bool by_value = config_.clip_value > 0.0;
   const double clip = by_value ? config_.clip_value : config_.clip_norm;
@@ -247,9 +247,9 @@ StepReport GradientPhase::step() {
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
   report.images = config_.drop_last ? plan_.batch_size : batch.inputs.size(0);
-  if (!defer_metrics_) {
+  if (!defers_metrics_) {
     report.metrics = std::exchange(report.deferred_metrics, {})();
-    state_.stopped = ends_with(report.metrics.at("loss"));
+    state_.stopped = should_stop(report.metrics.at("loss"));
   }
   state_.epoch = batch.epoch;
   state_.batch = batch.position + 1;
@@ -295,7 +295,7 @@ double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig
                        plan_.steps_per_epoch);
 }
 
-bool GradientPhase::ends_with(double loss) {
+bool GradientPhase::should_stop(double loss) {
   const auto& stop = config_.stop;
   if (!stop) return false;
   if (!state_.min_loss || loss <= *state_.min_loss) {
@@ -348,7 +348,7 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     processes_->world().all_reduce(values, Traffic::metrics);
     values.div_(processes_->size());
   }
-  if (defer_metrics_) {
+  if (defers_metrics_) {
     const at::Tensor skip =
         values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.
     skip_ = skip_.defined() ? at::maximum(skip_, skip) : skip;

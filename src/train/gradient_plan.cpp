@@ -69,7 +69,7 @@ PatternValues::PatternValues(const std::vector<PatternValue>& values)
 }
 
 double PatternValues::value_for(const std::string& name, double otherwise) const {
-  const std::optional<size_t> first = patterns_.first_found_in(name);
+  const std::optional<size_t> first = patterns_.first_match(name);
   return first ? values_[*first] : otherwise;
 }
 
@@ -90,7 +90,7 @@ void check_patterns(const Model& model, const SettingLocations& locations,
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Pattern pattern(patterns[i]);
     const bool found = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const auto& item) { return pattern.found_in(item.key()); });
+                                   [&](const auto& item) { return pattern.matches(item.key()); });
     if (found) continue;
     fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
                locations.find({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
@@ -345,19 +345,22 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const Patterns trains(phase.trainable);
   Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
-    if (!trains.any_found_in(item.key())) continue;
+    if (!trains.any_matches(item.key())) continue;
     trained.emplace_back(item.key(), item.value());
     memory.gradients += static_cast<double>(item.value().nbytes());
   }
   const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
   memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
   if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;  // As many numbers.
-  memory.by = config.optimizer.name;
-  for (const ParamGroupConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
+  memory.update_rules = config.optimizer.name;
+  for (const ParamGroupConfig& part : config.optimizers) {
+    memory.update_rules += ", " + part.optimizer.name;
+  }
   return memory;
 }
 
-void check_share(const PhasePlan& plan, const SettingLocations& locations, int64_t processes) {
+void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
+                               int64_t processes) {
   check_batch_divisible(
       fmt::format("{}: phase '{}': ", locations.find({"batch_size", "accumulate"}),
                   plan.config.name),
@@ -372,7 +375,7 @@ PhaseKind gradient_phase_kind() {
   kind.description =
       "steps of an optimizer on batches, by the gradients of a loss, for any network";
   kind.plan = plan_gradient;
-  kind.share = check_share;
+  kind.check_processes = check_processes_can_share;
   kind.overlaps_save = true;
   kind.memory = gradient_memory;
   kind.objective = [](const PhaseConfig& phase) {

@@ -13,8 +13,9 @@
 
 namespace moesaic {
 
-at::Tensor ridge_classes(const at::Tensor& x_ND, const at::Tensor& labels_N, int64_t num_classes,
-                         const std::vector<double>& l2, const at::Tensor& x_MD) {
+at::Tensor ridge_predictions(const at::Tensor& x_ND, const at::Tensor& labels_N,
+                             int64_t num_classes, const std::vector<double>& l2,
+                             const at::Tensor& x_MD) {
   constexpr double kTiny = 1e-5, kBias = 100.0;
   constexpr int64_t kRows = 4096;  // Bounds the memory of scores.
   const at::Tensor exact_ND = x_ND.to(at::kDouble), mean_D = exact_ND.mean(0),
@@ -105,7 +106,7 @@ Metrics few_shot(Model& model, const std::shared_ptr<const Dataset>& train,
     if (!x_ND.defined()) return {};
     for (const int64_t shots : few.shots) {
       const int64_t count = shots * num_classes;
-      const at::Tensor predicted = ridge_classes(
+      const at::Tensor predicted = ridge_predictions(
           x_ND.narrow(0, 0, count), labels_N.narrow(0, 0, count), num_classes, l2, measured.x_ND);
       found[shots].push_back(100.0 * predicted.eq(measured.labels_N).to(at::kDouble).mean(1));
     }

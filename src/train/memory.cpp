@@ -166,9 +166,10 @@ void check_training_memory(const RunConfig& config, const Model& shape) {
     const PhaseKind& kind = phase_kinds().at(phase.kind.name());
     if (phase.steps.value_or(1) == 0 || !kind.memory) continue;
     const StepMemory step = kind.memory(phase, shape);
-    check_memory(numbers * sizeof(float) + step.gradients + step.optimizer,
-                 fmt::format("training a model of {:.4g} parameters by {}", numbers, step.by),
-                 config.model.where());
+    check_memory(
+        numbers * sizeof(float) + step.gradients + step.optimizer,
+        fmt::format("training a model of {:.4g} parameters by {}", numbers, step.update_rules),
+        config.model.where());
   }
 }
 

@@ -36,19 +36,19 @@ Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
   add_param_group(config, 1.0, Patterns({""}), frozen, layers_after, parameters);
 }
 
-void Optimizer::add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
-                                const std::vector<std::string>& frozen,
+void Optimizer::add_param_group(const OptimizerConfig& config, double lr_scale,
+                                const Patterns& selected, const std::vector<std::string>& frozen,
                                 const LayersAfter& layers_after, NamedParameters& parameters) {
   const PatternValues weight_decays(config.weight_decays);
   const Patterns never(frozen), no_decay(config.no_decay);
   const auto weight_decay = [&](const std::string& name) {
     if (!weight_decays.empty()) return weight_decays.value_for(name, 0.0);
-    return no_decay.any_found_in(name) ? 0.0 : config.weight_decay;
+    return no_decay.any_matches(name) ? 0.0 : config.weight_decay;
   };
-  ParamGroup part{make_update_rule(config), rate, config.l2, {}, {}};
+  ParamGroup part{make_update_rule(config), lr_scale, config.l2, {}, {}};
   NamedParameters others;
   for (auto& [name, parameter] : parameters) {
-    if (!of.any_found_in(name)) {
+    if (!selected.any_matches(name)) {
       others.emplace_back(name, parameter);
       continue;
     }
@@ -57,12 +57,12 @@ void Optimizer::add_param_group(const OptimizerConfig& config, double rate, cons
                 .parameter = parameter,
                 .slots = {},
                 .weight_decay = weight_decay(name),
-                .rate = std::pow(config.layer_decay, static_cast<double>(layers)),
-                .frozen = never.any_found_in(name)};
-    for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
+                .lr_scale = std::pow(config.layer_decay, static_cast<double>(layers)),
+                .is_frozen = never.any_matches(name)};
+    for (size_t slot = 0; !entry.is_frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
-    part.settings.emplace(entry.weight_decay, entry.rate);
+    part.settings.emplace(entry.weight_decay, entry.lr_scale);
     part.entries.push_back(std::move(entry));
   }
   parameters = std::move(others);
@@ -75,7 +75,7 @@ void Optimizer::shard_state(std::shared_ptr<const ProcessMesh> processes,
   std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
   for (ParamGroup& part : param_groups_) {
     for (Entry& entry : part.entries) {
-      if (entry.frozen || is_replicated(entry.name)) continue;
+      if (entry.is_frozen || is_replicated(entry.name)) continue;
       const auto least = std::min_element(load.begin(), load.end());
       *least += entry.parameter.numel();
       entry.owner = least - load.begin();
@@ -89,7 +89,7 @@ Optimizer::StateShard Optimizer::max_state_shard() const {
   for (const ParamGroup& part : param_groups_) {
     const auto slots = static_cast<int64_t>(part.rule->slot_names().size());
     for (const Entry& entry : part.entries) {
-      if (entry.frozen) continue;
+      if (entry.is_frozen) continue;
       shares[entry.owner].updated += entry.parameter.numel();
       shares[entry.owner].state += entry.parameter.numel() * slots;
     }
@@ -143,7 +143,7 @@ void Optimizer::step(double lr, const std::vector<std::optional<double>>& group_
   ++num_steps_;
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     const std::optional<double> own = i < group_lrs.size() ? group_lrs[i] : std::nullopt;
-    step_group(param_groups_[i], own.value_or(lr * param_groups_[i].rate), skip);
+    step_group(param_groups_[i], own.value_or(lr * param_groups_[i].lr_scale), skip);
   }
   if (processes_) broadcast_parameters();
 }
@@ -166,22 +166,22 @@ std::vector<at::Tensor> Optimizer::prepared_gradients(const ParamGroup& part) {
 
 void Optimizer::step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const {
   const std::vector<at::Tensor> gradients = prepared_gradients(part);
-  for (const auto& [weight_decay, rate] : part.settings) {
+  for (const auto& [weight_decay, lr_scale] : part.settings) {
     UpdateRule::Group group;
     group.weight_decay = weight_decay;
     group.skip = skip;
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];
-      const bool alike = entry.weight_decay == weight_decay && entry.rate == rate;
-      if (entry.frozen || !alike || !is_local(entry)) continue;
+      const bool alike = entry.weight_decay == weight_decay && entry.lr_scale == lr_scale;
+      if (entry.is_frozen || !alike || !is_local(entry)) continue;
       group.parameters.push_back(entry.parameter);
       group.gradients.push_back(gradients[i]);
       for (size_t slot = 0; slot < group.slots.size(); ++slot) {
         group.slots[slot].push_back(entry.slots[slot]);
       }
     }
-    if (!group.parameters.empty()) part.rule->apply(group, lr * rate, num_steps_);
+    if (!group.parameters.empty()) part.rule->apply(group, lr * lr_scale, num_steps_);
   }
 }
 

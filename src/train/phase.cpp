@@ -32,7 +32,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
   const Patterns trains(phase.trainable), frozen(phase.frozen);
   std::vector<std::string> names = model.named_parameters().keys();
   std::erase_if(names, [&](const std::string& name) {
-    return !trains.any_found_in(name) || frozen.any_found_in(name);
+    return !trains.any_matches(name) || frozen.any_matches(name);
   });
   return names;
 }
@@ -91,7 +91,7 @@ StepReport OnlinePhase::step() {
 
 PhaseState OnlinePhase::state() const {
   PhaseState state{{{"made", steps_done_}}, {}};
-  if (!end_key_.empty()) state.values[end_key_] = reached_end_;
+  if (!end_key_.empty()) state.values[end_key_] = has_reached_end_;
   return state;
 }
 
@@ -102,10 +102,10 @@ void OnlinePhase::load(const PhaseState& state) {
                      (end_key_.empty() || (met != state.values.end() && met->is_boolean()));
   if (!valid) fail("phase '{}': its state is corrupt", plan_.config.name);
   steps_done_ = made->get<int64_t>();
-  reached_end_ = !end_key_.empty() && met->get<bool>();
+  has_reached_end_ = !end_key_.empty() && met->get<bool>();
 }
 
-std::string OnlinePhase::lower(const std::string& setting, double now) const {
+std::string OnlinePhase::lower_hint(const std::string& setting, double now) const {
   return fmt::format("lower phases.{}.{} ({} now)", plan_.config.name, setting, now);
 }
 

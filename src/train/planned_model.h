@@ -88,7 +88,7 @@ class PlannedModel {
     for (MoEBlock& block : copy_->moe_blocks()) {
       if (kept.at(block.block).size() == block.layer->kept().size()) continue;
       guessed_.insert(block.block);
-      keep_shapes(block, kept.at(block.block), replace_);
+      keep_meta_experts(block, kept.at(block.block), replace_);
     }
   }
 
@@ -96,7 +96,7 @@ class PlannedModel {
     const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
     const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
     if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
-    keep_shapes(block, ids, replace_);
+    keep_meta_experts(block, ids, replace_);
   }
 
   bool names_unknown_experts(const KeepSpec& keep) const {

@@ -59,7 +59,7 @@ void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
   for (const std::string& text : phase.frozen) {
     const Pattern frozen(text);
     const bool freezes = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return trainable.any_found_in(name) && frozen.found_in(name);
+      return trainable.any_matches(name) && frozen.matches(name);
     });
     if (freezes) continue;
     log_warning(
@@ -137,7 +137,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
       .verify = false, .load_model = false, .load_optimizer = false, .trust = config.trust};
   const std::string problem = at_location(place, [&] {
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
-    return relation_problem(model, *build_meta_model(config));
+    return pretrained_problem(model, *build_meta_model(config));
   });
   if (problem.empty()) return;
   fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",

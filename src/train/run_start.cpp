@@ -130,7 +130,7 @@ void keep_orientation(const Json& started, DatasetCache& datasets, RunConfig& co
       continue;
     }
     const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
-    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
+    if (data->has_images() && !data->info().applies_exif) phase.preprocess.orientation = "stored";
   }
 }
 
@@ -157,7 +157,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
   check_device(options_.device);
   check_backend(at::Device(options_.device), config_.deterministic);
-  if (!in_memory()) RunFolder::check(options_.out, options_.resume);
+  if (!is_in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
   if (started.contains("model") && config_.model.is_null()) {
@@ -184,7 +184,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   plan_ = plan_phases(given, *shape, datasets_);
   for (const PhaseConfig& phase : config_.phases) {
-    if (!in_memory()) check_outside_images(options_.out, phase.data);
+    if (!is_in_memory()) check_outside_images(options_.out, phase.data);
   }
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
@@ -194,15 +194,15 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
+  if (!is_in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
   check_processes(*shape);
   if (start && options_.processes) {
     options_.processes->barrier();
     options_.processes->check_same("init", start->fingerprint());
   }
-  if (!in_memory() && is_rank_zero()) folder_.emplace(options_.out, options_.resume);
+  if (!is_in_memory() && is_rank_zero()) folder_.emplace(options_.out, options_.resume);
   if (options_.processes) options_.processes->barrier();
-  if (!in_memory() && !is_rank_zero()) {
+  if (!is_in_memory() && !is_rank_zero()) {
     check_shared_folder(*options_.processes, options_.out);
     folder_.emplace(RunFolder::from_rank_zero(options_.out));
   }
@@ -217,7 +217,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   // By now no process reads a corrupt one any more.
   if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
-  if (in_memory() || !is_rank_zero()) return;
+  if (is_in_memory() || !is_rank_zero()) return;
   write_atomic(folder_->root() / "data.json", to_json(data_).dump(1) + "\n");
   write_atomic(folder_->root() / "config.json", to_json(config_).dump(2) + "\n");
 }
@@ -270,9 +270,9 @@ void Trainer::check_processes(const Model& shape) {
   for (const PhasePlan& plan : plan_) {
     evaluates = evaluates || plan.config.evaluate;
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    if (!kind.share) continue;
+    if (!kind.check_processes) continue;
     const SettingLocations locations(config_.model, plan.config);
-    kind.share(plan, locations, processes->size());
+    kind.check_processes(plan, locations, processes->size());
     const bool shared = processes->expert_group().size() > 1;
     if (shared && !trains_experts_uniformly(shape, Patterns(plan.config.trainable))) {
       fail_usage(
@@ -326,7 +326,7 @@ void Trainer::restore() {
   } else {
     resumed_tensors_ = std::move(loaded.optimizer);
   }
-  if (complete()) {
+  if (is_complete()) {
     log_info("{}: the run finished after {}; nothing is left to train", from,
              count_text(state_.phase_index, "phase"));
   } else {
@@ -362,7 +362,7 @@ void Trainer::restore(Phase& phase) {
 
 std::string Trainer::teacher_checkpoint(const std::string& name) const {
   if (!is_earlier_phase(name)) return name;
-  if (in_memory()) {
+  if (is_in_memory()) {
     fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
                plan().config.name, name);
   }
@@ -370,7 +370,7 @@ std::string Trainer::teacher_checkpoint(const std::string& name) const {
 }
 
 void Trainer::open_recorder() {
-  if (recorder_ || complete() || in_memory() || !is_rank_zero()) return;
+  if (recorder_ || is_complete() || is_in_memory() || !is_rank_zero()) return;
   recorder_.emplace(folder_->root(), state_.metrics_lines);
 }
 

@@ -28,7 +28,7 @@ ProfiledSteps parse_profiled_steps(const std::string& text) {
 }
 
 StepProfiler::StepProfiler(const ProfiledSteps& steps, fs::path file, const std::string& device)
-    : steps_(steps), file_(std::move(file)), on_gpu_(device != "cpu") {
+    : steps_(steps), file_(std::move(file)), is_on_gpu_(device != "cpu") {
   // Kineto would write lines of its own, e.g. where a build for GPUs finds none.
   ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
 }
@@ -43,7 +43,7 @@ void StepProfiler::before_step(int64_t made) {
     const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
                                                        /*report_input_shapes=*/true);
     std::set activities = {torch::profiler::impl::ActivityType::CPU};
-    if (on_gpu_) activities.insert(torch::profiler::impl::ActivityType::CUDA);
+    if (is_on_gpu_) activities.insert(torch::profiler::impl::ActivityType::CUDA);
     profiler::prepareProfiler(config, activities);
     profiler::enableProfiler(config, activities);
     state_ = State::recording;

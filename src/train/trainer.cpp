@@ -42,12 +42,12 @@ TrainResult Trainer::run() {
                                       .wants_cudnn_benchmark = model_->wants_cudnn_benchmark(),
                                       .tf32 = config_.tf32});
   if (state_.phase.empty()) open_recorder();  // What the phase prunes at its entry is written.
-  while (!complete()) {
+  while (!is_complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
     open_recorder();  // Lines behind the checkpoint go once it could be loaded.
     train(*phase);
     if (!result_.is_complete) {
-      if (!in_memory()) save_step(*phase);
+      if (!is_in_memory()) save_step(*phase);
       break;
     }
     leave_phase(*phase);
@@ -66,11 +66,11 @@ void Trainer::train(Phase& phase) {
     record_save(saves_.poll());
     flush_metrics(phase);  // The step before, which ended while this one was started.
     // At its end a phase is saved by leave_phase().
-    const bool saves = !in_memory() && !made.last &&
-                       config_.checkpoint_every.completed_by(
+    const bool saves = !is_in_memory() && !made.is_last_of_phase &&
+                       config_.checkpoint_every.is_completed_by(
                            made.report.steps, made.step, made.phase_step, plan().steps_per_epoch);
-    const bool waits =
-        !made.report.deferred_metrics || made.last || saves || !state_.evaluations_due.empty();
+    const bool waits = !made.report.deferred_metrics || made.is_last_of_phase || saves ||
+                       !state_.evaluations_due.empty();
     pending_metrics_ = std::move(made);
     if (waits) flush_metrics(phase);
     evaluate_due(phase);
@@ -153,7 +153,7 @@ void Trainer::fail_step(const Phase& phase, int64_t step) try {
 }
 
 void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string& what) {
-  const std::string remedy = phase.remedy();
+  const std::string remedy = phase.divergence_hint();
   fail_at(step, fmt::format("training diverged: {}{}{}", what, remedy.empty() ? "" : "; ", remedy));
 }
 
@@ -170,12 +170,12 @@ void Trainer::fail_at(int64_t step, const std::string& what) {
 }
 
 std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t steps) {
-  if (!plan().config.evaluate || in_memory()) return {};
+  if (!plan().config.evaluate || is_in_memory()) return {};
   std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
   if (phase.is_done()) return splits;
   const Interval& every = config_.evaluate_every;
   const int64_t epoch = plan().steps_per_epoch;
-  if (!every.completed_by(steps, state_.step, state_.phase_step, epoch)) return {};
+  if (!every.is_completed_by(steps, state_.step, state_.phase_step, epoch)) return {};
   splits.resize(1);  // Test data that validation data stand in for are for the end.
   return splits;
 }
@@ -196,9 +196,9 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .run_seed = static_cast<uint64_t>(config_.seed),
                        .num_loader_threads = config_.num_loader_threads};
   context.before_optimizer_step = [this] { saves_.wait_for_copy(); };
-  context.measures_loads = !in_memory();
+  context.measures_loads = !is_in_memory();
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
-  if (options_.processes && kind.share) {
+  if (options_.processes && kind.check_processes) {
     context.processes = options_.processes;
     shard_experts(*model_, options_.processes);
   }
@@ -213,7 +213,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   } else {
     restore(*phase);
   }
-  if (options_.show_progress && !in_memory() && is_rank_zero() && !phase->is_done()) {
+  if (options_.show_progress && !is_in_memory() && is_rank_zero() && !phase->is_done()) {
     progress_.emplace(
         ProgressOptions{.label = config.name,
                         .total = plan().steps * plan().batch_size,
@@ -235,8 +235,8 @@ void Trainer::prepare_network() {
   const EntryConfig& entry = plan().config.on_entry;
   if (!entry.restore.empty()) {
     model_ = network_after(entry.restore);
-    classes_ = in_memory() ? phase_snapshots_.at(entry.restore).classes
-                           : class_names_of(folder_->phase_checkpoint(entry.restore));
+    classes_ = is_in_memory() ? phase_snapshots_.at(entry.restore).classes
+                              : class_names_of(folder_->phase_checkpoint(entry.restore));
   }
   if (entry.new_head) classes_.clear();  // The data's names take their place.
   model_->to(at::kCPU);
@@ -273,7 +273,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
 }
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
-  if (!in_memory()) return load_model(folder_->phase_checkpoint(phase));
+  if (!is_in_memory()) return load_model(folder_->phase_checkpoint(phase));
   const PhaseSnapshot& ended = phase_snapshots_.at(phase);
   return model_of(Value::from_json(ended.model, "model"), ended.tensors,
                   fmt::format("phase '{}'", phase));
@@ -287,7 +287,7 @@ bool Trainer::is_earlier_phase(const std::string& name) const {
 void Trainer::leave_phase(const Phase& phase) {
   progress_.reset();
   state_.is_phase_complete = true;
-  if (!in_memory()) {
+  if (!is_in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
     record_save(wait_for_save());  // The next phase may take it up.
@@ -299,13 +299,13 @@ void Trainer::leave_phase(const Phase& phase) {
     return entry.restore == state_.phase ||
            (entry.prune && entry.prune->pretrained == state_.phase);
   });
-  if (in_memory() && is_used_later) {
+  if (is_in_memory() && is_used_later) {
     PhaseSnapshot& ended =
         phase_snapshots_[state_.phase] = {model_->config(), state_of(*model_), classes_};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.on_phase_end) options_.on_phase_end(*model_, state_.phase, state_.step);
-  if (in_last_phase() && !in_memory() && state_.best_value) {
+  if (is_in_last_phase() && !is_in_memory() && state_.best_value) {
     const std::string& data = plan().config.data;
     const DatasetInfo& info = datasets_.get(data, "train")->info();
     result_.best = folder_->best();
@@ -363,7 +363,7 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
                                 const Evaluation& evaluation) {
   const std::string& data = plan().config.data;
   const DatasetInfo& info = datasets_.get(data, "train")->info();
-  const MetricInfo followed = metric_of(info, in_last_phase() ? config_.best_metric : "");
+  const MetricInfo followed = metric_of(info, is_in_last_phase() ? config_.best_metric : "");
   double value = evaluation.metric(followed.name);
   if (options_.processes)
     value = options_.processes->broadcast_from_rank_zero(value);  // All decide alike.
@@ -381,8 +381,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
            split, in_words(followed, value), evaluation.metric("loss"),
            evaluation.images_per_second, example_noun(info));
   const bool decides = split == datasets_.evaluation_splits(data).front();
-  if (!in_last_phase() || !decides) return;
-  if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
+  if (!is_in_last_phase() || !decides) return;
+  if (!std::isfinite(value) && !std::exchange(has_warned_of_best_, true)) {
     log_warning("{}, step {}: {} {} is not finite; 'best' ignores this evaluation", state_.phase,
                 state_.step, split, followed.name);
   }
@@ -393,7 +393,7 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
 }
 
 void Trainer::record(const StepResult& made) {
-  if (in_memory() || !is_rank_zero()) return;
+  if (is_in_memory() || !is_rank_zero()) return;
   const StepReport& report = made.report;
   state_.window.add(report.metrics, report.steps);
   throughput_.add(report.images);
@@ -403,9 +403,9 @@ void Trainer::record(const StepResult& made) {
         loss == report.metrics.end() ? "" : fmt::format("loss {:.4f}", loss->second);
     progress_->advance(report.images, note);
   }
-  const bool due = config_.log_every.completed_by(report.steps, made.step, made.phase_step,
-                                                  plan().steps_per_epoch);
-  if (!made.last && !due) return;
+  const bool due = config_.log_every.is_completed_by(report.steps, made.step, made.phase_step,
+                                                     plan().steps_per_epoch);
+  if (!made.is_last_of_phase && !due) return;
   const double epochs =
       static_cast<double>(made.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
@@ -450,8 +450,8 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     }
   }
   if (options_.processes) {
-    part = ExpertShards(*model_).local_shard(part, *options_.processes,
-                                             kind.share && config_.parallel.shard_optimizer);
+    part = ExpertShards(*model_).local_shard(
+        part, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};

@@ -41,12 +41,12 @@ TEST(BackgroundTask, YieldsToTheThreadThatStartedIt) {
   task.wait();
   EXPECT_EQ(there, own);
   task.start([&] {
-    task.yield_to_others();
+    task.lower_thread_priority();
     there = getpriority(PRIO_PROCESS, 0);
   });
   task.wait();
   EXPECT_EQ(there, std::min(own + 10, 19));
-  task.yield_to_others();  // This thread is no task's.
+  task.lower_thread_priority();  // This thread is no task's.
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 

@@ -34,7 +34,7 @@ TEST_F(BulkFileTest, HoldsWhatWasWrittenAndSaysItsHash) {
   for (const size_t size : {size_t{0}, size_t{1}, kBuffer - 1, kBuffer, kBuffer + 1, 4 * kBuffer,
                             7 * kBuffer + 12345}) {
     const std::string bytes = bytes_of_size(size);
-    BulkFile file(folder_ / "file");
+    HashedFile file(folder_ / "file");
     // In pieces that do not fit its buffer.
     for (size_t i = 0; i < size; i += 2999999) {
       file.write(std::as_bytes(std::span(bytes).subspan(i, std::min<size_t>(2999999, size - i))));
@@ -72,7 +72,7 @@ TEST_F(BulkFileTest, GoesAroundThePageCache) {
     GTEST_SKIP() << "this file system keeps what is written with O_DIRECT";
   }
   const std::string bytes = bytes_of_size(size_t{16} << 20);
-  BulkFile direct(folder_ / "direct");
+  HashedFile direct(folder_ / "direct");
   direct.write(std::as_bytes(std::span(bytes)));
   direct.commit();
   EXPECT_LT(cached_fraction(folder_ / "direct"), 0.1);
@@ -83,7 +83,7 @@ TEST_F(BulkFileTest, GoesAroundThePageCache) {
 TEST_F(BulkFileTest, LeavesNothingWithoutCommit) {
   const std::string bytes = bytes_of_size(size_t{5} << 20);
   {
-    BulkFile file(folder_ / "file");
+    HashedFile file(folder_ / "file");
     file.write(std::as_bytes(std::span(bytes)));
   }
   EXPECT_TRUE(fs::is_empty(folder_.path()));
@@ -95,7 +95,7 @@ TEST_F(BulkFileTest, SaysWhichFileDoesNotFitTheDisk) {
   for (const rlim_t beyond : {0, 4096, 1000}) {
     const test::FileSizeLimit limit((rlim_t{5} << 20) + beyond);
     EXPECT_THAT(test::failure_of([&] {
-                  BulkFile file(folder_ / "file");
+                  HashedFile file(folder_ / "file");
                   file.write(std::as_bytes(std::span(bytes)));
                   file.commit();
                 }),

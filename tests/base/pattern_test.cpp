@@ -9,11 +9,11 @@ namespace moesaic {
 namespace {
 
 TEST(Pattern, IsFoundAnywhereUnlessAnchored) {
-  EXPECT_TRUE(Pattern("router").found_in("blocks.1.moe.router.weight"));
-  EXPECT_TRUE(Pattern("(bias|b[12])$").found_in("experts.b1"));
-  EXPECT_FALSE(Pattern("(bias|b[12])$").found_in("experts.b1.x"));
-  EXPECT_FALSE(Pattern("^head").found_in("blocks.head"));
-  EXPECT_TRUE(Pattern("").found_in(""));
+  EXPECT_TRUE(Pattern("router").matches("blocks.1.moe.router.weight"));
+  EXPECT_TRUE(Pattern("(bias|b[12])$").matches("experts.b1"));
+  EXPECT_FALSE(Pattern("(bias|b[12])$").matches("experts.b1.x"));
+  EXPECT_FALSE(Pattern("^head").matches("blocks.head"));
+  EXPECT_TRUE(Pattern("").matches(""));
 }
 
 TEST(Pattern, GivesTheMatchAndItsGroups) {
@@ -67,17 +67,17 @@ TEST(Pattern, ThrowsWhatItsProblemSays) {
 // Searching by trying every way to match would take longer than anyone lives.
 TEST(Pattern, IsSearchedInLinearTime) {
   const Pattern pattern("(a*)*b");
-  EXPECT_FALSE(pattern.found_in(std::string(200, 'a')));
-  EXPECT_TRUE(pattern.found_in(std::string(200, 'a') + "b"));
+  EXPECT_FALSE(pattern.matches(std::string(200, 'a')));
+  EXPECT_TRUE(pattern.matches(std::string(200, 'a') + "b"));
 }
 
 TEST(Patterns, TheFirstOneFoundCounts) {
   const Patterns patterns({"x$", "b", "a"});
-  EXPECT_EQ(patterns.first_found_in("ab"), 1u);
-  EXPECT_EQ(patterns.first_found_in("a"), 2u);
-  EXPECT_EQ(patterns.first_found_in("c"), std::nullopt);
-  EXPECT_TRUE(patterns.any_found_in("ax"));
-  EXPECT_FALSE(Patterns({}).any_found_in("a"));
+  EXPECT_EQ(patterns.first_match("ab"), 1u);
+  EXPECT_EQ(patterns.first_match("a"), 2u);
+  EXPECT_EQ(patterns.first_match("c"), std::nullopt);
+  EXPECT_TRUE(patterns.any_matches("ax"));
+  EXPECT_FALSE(Patterns({}).any_matches("a"));
 }
 
 }  // namespace

@@ -18,7 +18,9 @@ struct Tried {
       if (calls++ < failures) throw error;
       return 7;
     };
-    const Pause pause = [&](std::chrono::milliseconds time) { pauses.push_back(time.count()); };
+    const SleepFunction pause = [&](std::chrono::milliseconds time) {
+      pauses.push_back(time.count());
+    };
     try {
       result = retry_io(action, patient ? pause : nullptr);
     } catch (const E& thrown) {

@@ -34,7 +34,7 @@ TEST(Differences, AreNamedByTheirPaths) {
 TEST(Differences, AreDescribedInOneLine) {
   const auto found = differences(Json::parse(R"({"a": 1, "b": "x"})"), Json::parse(R"({"a": 2})"));
   EXPECT_EQ(describe(found), "'a' was 1 and is 2 now, 'b' was \"x\" and is absent now");
-  EXPECT_EQ(describe(found, /*side_by_side=*/true), "'a' is 2, not 1, 'b' is absent, not \"x\"");
+  EXPECT_EQ(describe(found, /*is_side_by_side=*/true), "'a' is 2, not 1, 'b' is absent, not \"x\"");
   const std::string many = describe(
       differences(Json::parse("[1, 2, 3, 4, 5, 6, 7]"), Json::parse("[0, 0, 0, 0, 0, 0, 0]")));
   EXPECT_TRUE(many.ends_with("'4' was 5 and is 0 now, and 2 more")) << many;

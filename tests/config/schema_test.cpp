@@ -408,13 +408,13 @@ TEST(Schema, ABareNumberOfEpochsIsReadWithOneWarningThatNamesItsUnit) {
 
 TEST(Interval, IsCompletedByStepsOfTheRunOrEpochsOfThePhase) {
   const Interval three = Interval::from_steps(3), two = Interval::from_epochs(2);
-  EXPECT_TRUE(three.completed_by(1, 6, 1, 4));
-  EXPECT_FALSE(three.completed_by(1, 7, 2, 4));
-  EXPECT_TRUE(three.completed_by(5, 7, 2, 4));
-  EXPECT_TRUE(two.completed_by(1, 100, 8, 4));
-  EXPECT_FALSE(two.completed_by(1, 96, 4, 4));
-  EXPECT_FALSE(two.completed_by(1, 96, 8, 0));
-  EXPECT_FALSE(Interval::from_steps(0).completed_by(1, 6, 1, 4));
+  EXPECT_TRUE(three.is_completed_by(1, 6, 1, 4));
+  EXPECT_FALSE(three.is_completed_by(1, 7, 2, 4));
+  EXPECT_TRUE(three.is_completed_by(5, 7, 2, 4));
+  EXPECT_TRUE(two.is_completed_by(1, 100, 8, 4));
+  EXPECT_FALSE(two.is_completed_by(1, 96, 4, 4));
+  EXPECT_FALSE(two.is_completed_by(1, 96, 8, 0));
+  EXPECT_FALSE(Interval::from_steps(0).is_completed_by(1, 6, 1, 4));
 }
 
 TEST(Schema, SidesAreOneNumberOrTwo) {

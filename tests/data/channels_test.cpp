@@ -29,7 +29,7 @@ TEST(Channels, BecomeGreyAsByPillowAndColoursAgain) {
   EXPECT_EQ(bitmap.pixels, (std::vector<uint8_t>{76, 76, 76, 18, 18, 18}));
   EXPECT_EQ(converted_values({0.5}, 3), (std::vector<double>{0.5, 0.5, 0.5}));
   EXPECT_NEAR(converted_values({1.0, 0.0, 0.5}, 1).at(0), 0.356, 1e-9);
-  EXPECT_FALSE(converts_channels(2, 3));
+  EXPECT_FALSE(can_convert_channels(2, 3));
 }
 
 /// A folder of two grey images of 4 x 4 pixels.

@@ -375,7 +375,7 @@ TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
   Bitmap bitmap;
   make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
   EXPECT_EQ(bitmap.height, 40);
-  info.upright = false;
+  info.applies_exif = false;
   make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
   EXPECT_EQ(bitmap.height, 16);
   PreprocessConfig config;

@@ -154,7 +154,7 @@ TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
   }
   write("renamed", R"("base": "photos.json")" + stored);
   EXPECT_EQ(height_of(*open("renamed")), 16);
-  EXPECT_EQ(open("renamed")->info().upright, false);
+  EXPECT_EQ(open("renamed")->info().applies_exif, false);
   write("none", R"("base": "cifar10", "keep_classes": ["cat", "dog"])" + stored);
   EXPECT_THAT(test::usage_of(
                   [&] { DatasetSource((folder_ / "none.json").string()).open_metadata("train"); }),
@@ -175,7 +175,7 @@ TEST_F(Orientation, StaysWhereFilesAreCopiedOrMadeSmaller) {
                    {.split = "train", .size = size, .show_progress = false});
       ::testing::internal::GetCapturedStderr();
       const auto packed = open_dataset((out / "packed.json").string(), "train");
-      EXPECT_EQ(packed->info().upright, upright);
+      EXPECT_EQ(packed->info().applies_exif, upright);
       const int64_t height = height_of(*packed), whole = upright ? 40 : 16;
       EXPECT_EQ(height, size == 0 ? whole : upright ? 20 : 8);
       test::fs::remove_all(out);

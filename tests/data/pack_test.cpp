@@ -185,7 +185,7 @@ TEST_F(PackFolder, EverythingHeldOutIsASplitOfItsOwn) {
   ASSERT_EQ(result.splits.size(), 3u);
   EXPECT_EQ(files_in(*open_dataset(result.description.string(), "validation")),
             files_in(*open_dataset(held, "validation")));
-  EXPECT_TRUE(open_dataset(result.description.string(), "train")->encoded(0)->upright);
+  EXPECT_TRUE(open_dataset(result.description.string(), "train")->encoded(0)->applies_exif);
 }
 
 TEST_F(PackFolder, WhatCannotBePackedIsRefused) {

@@ -135,7 +135,7 @@ TEST(Directions, ArePassedOnByWhatIsMadeOfADataset) {
   expect(*preprocessed(clusters, PreprocessConfig{}));
   expect(*make_first_n(clusters, 10, "first"));
   expect(*make_renamed(clusters, "renamed"));
-  expect(*hold_out(clusters, 0.1, "validation", /*by_class=*/false));
+  expect(*hold_out(clusters, 0.1, "validation", /*is_sorted_by_class=*/false));
   const auto subset = make_class_subset(clusters, {"+1"}, "positive");
   expect(*subset);
   EXPECT_EQ(subset->inputs().values_NCHW.size(0), subset->size());

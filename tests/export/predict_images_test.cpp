@@ -131,7 +131,7 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
   const auto model = small_vmoe(config);
-  const auto together = predictions(*model, {.with_routing = true});
+  const auto together = predictions(*model, {.returns_routing = true});
   for (size_t i = 0; i < together.size(); ++i) {
     const ModelOutput alone = testing::run(*model, inputs[i]);
     expect_probabilities({together[i]}, alone.logits.softmax(1));
@@ -153,7 +153,7 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
 TEST_F(PredictImages, NameTheKeptExpertsOfAPrunedNetwork) {
   const auto model = small_vmoe();
   model->moe_blocks()[0].layer->keep_experts({1, 4});
-  const ImageRouting layer = predictions(*model, {.with_routing = true})[0].routing.at(0);
+  const ImageRouting layer = predictions(*model, {.returns_routing = true})[0].routing.at(0);
   ASSERT_EQ(layer.experts.size(), 17U);
   size_t listed = 0;
   for (const auto& token : layer.experts) {

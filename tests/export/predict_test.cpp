@@ -21,7 +21,7 @@ TEST(Predict, GivesTheForwardPassInAnyBatches) {
   const at::Tensor images = small_images(7);
   const ModelOutput wanted = run(*model, images);
   for (const int64_t batch_size : {1, 3, 7, 100}) {
-    const auto found = predict(*model, images, {.with_routing = true, .batch_size = batch_size});
+    const auto found = predict(*model, images, {.returns_routing = true, .batch_size = batch_size});
     ASSERT_EQ(found.size(), 6U);
     expect_close(found.at("logits"), wanted.logits, 1e-5);
     expect_close(found.at("pre_logits"), wanted.pre_logits, 1e-5);
@@ -35,7 +35,7 @@ TEST(Predict, CombinePutsPrunedExpertsAtZero) {
   const auto model = small_vmoe();
   model->moe_blocks()[0].layer->keep_experts({1, 4});
   const at::Tensor images = small_images(4);
-  const auto found = predict(*model, images, {.with_routing = true});
+  const auto found = predict(*model, images, {.returns_routing = true});
   const at::Tensor combine = found.at("routing.1.combine");
   EXPECT_EQ(combine.sizes(), (std::vector<int64_t>{4 * 17, 6}));
   const at::Tensor weights = combine_weights(run(*model, images).routings[0].routing);
@@ -54,7 +54,7 @@ TEST(Predict, ACapacityIsSharedByAllImages) {
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
   const auto model = small_vmoe(config);
   const at::Tensor images = small_images(6);
-  const auto found = predict(*model, images, {.with_routing = true, .batch_size = 2});
+  const auto found = predict(*model, images, {.returns_routing = true, .batch_size = 2});
   EXPECT_TRUE(at::equal(found.at("logits"), run(*model, images).logits));
   EXPECT_LT(found.at("routing.1.combine").count_nonzero().item<int64_t>(), 6 * 17 * 2);
 }
@@ -66,7 +66,7 @@ TEST(Predict, TheLastGroupHasTheTokensThatAreLeft) {
   config.encoder.moe.group_size = 34;
   const auto model = small_vmoe(config);
   const at::Tensor images = small_images(5);
-  const auto found = predict(*model, images, {.with_routing = true, .batch_size = 2});
+  const auto found = predict(*model, images, {.returns_routing = true, .batch_size = 2});
   const at::Tensor& logits = found.at("logits");
   EXPECT_TRUE(at::equal(logits, run(*model, images).logits));
   const torch::NoGradGuard no_grad;
@@ -98,7 +98,7 @@ TEST(Predict, NoiseInEvaluationIsTheSameEachTimeAndForAnyBatch) {
 
 TEST(Predict, NoImagesGiveEmptyOutputs) {
   const auto model = small_vmoe();
-  const auto found = predict(*model, small_images(0), {.with_routing = true});
+  const auto found = predict(*model, small_images(0), {.returns_routing = true});
   EXPECT_EQ(found.at("logits").sizes(), (std::vector<int64_t>{0, 5}));
   EXPECT_EQ(found.at("routing.1.combine").sizes(), (std::vector<int64_t>{0, 6}));
 }
@@ -114,9 +114,9 @@ TEST(PredictFile, ReadsImagesAndWritesOutputs) {
   const at::Tensor images = small_images(3);
   write_tensors(folder / "in.safetensors", {{"images", images}, {"other", torch::ones({2})}});
   predict_file(*model, folder / "in.safetensors", folder / "out.safetensors",
-               {.with_routing = true});
+               {.returns_routing = true});
   const TensorMap found = read_tensors(folder / "out.safetensors");
-  for (const auto& [name, tensor] : predict(*model, images, {.with_routing = true})) {
+  for (const auto& [name, tensor] : predict(*model, images, {.returns_routing = true})) {
     EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
   }
 }

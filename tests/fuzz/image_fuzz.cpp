@@ -8,7 +8,7 @@
 
 void moesaic::fuzz::read_input(Bytes input) {
   exif_orientation(input);
-  ImageDecoder decoder(input, /*upright=*/true);
+  ImageDecoder decoder(input, /*applies_exif=*/true);
   if (decoder.height() * decoder.width() > int64_t{1} << 22) return;
   std::vector<uint8_t> rgb;
   const ImageDecoder stored(input);

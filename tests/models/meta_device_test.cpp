@@ -24,7 +24,7 @@ Value sized(const std::string& change) {
   return document.root();
 }
 
-TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
+TEST(MetaDeviceGuard, HasTheShapesOfTheRealNetwork) {
   const auto real = build_model(sized(""), 1), shape = build_meta_model(sized(""));
   const auto shapes = shape->named_parameters();  // Its items die with it.
   ASSERT_EQ(real->named_parameters().size(), shapes.size());
@@ -41,20 +41,20 @@ TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
   EXPECT_EQ(shape->forward(images).logits.sizes(), at::IntArrayRef({5, 10}));
 }
 
-TEST(OnMetaDevice, HoldsANetworkThatNoMachineDoes) {
+TEST(MetaDeviceGuard, HoldsANetworkThatNoMachineDoes) {
   const auto shape = build_meta_model(
       sized(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})"));
   EXPECT_GT(static_cast<double>(shape->num_parameters()), 1e12);
 }
 
-TEST(OnMetaDevice, EndsWithItsScope) {
+TEST(MetaDeviceGuard, EndsWithItsScope) {
   {
-    const OnMetaDevice on_meta;
+    const MetaDeviceGuard on_meta;
     EXPECT_TRUE(at::zeros({2}).is_meta());
   }
   EXPECT_TRUE(at::zeros({2}).is_cpu());
   const at::Tensor source = at::ones({2});
-  const OnMetaDevice on_meta;
+  const MetaDeviceGuard on_meta;
   EXPECT_TRUE(at::zeros_like(source).is_cpu());
   EXPECT_TRUE((source + 1).is_cpu());
 }
@@ -71,29 +71,29 @@ TEST(MetaKernels, AreRegisteredOnlyWhileTheyAreUsed) {
   for (const char* name : names) EXPECT_FALSE(has_shape(name)) << name;
   {
     const MetaKernels kernels;
-    { const OnMetaDevice on_meta; }
+    { const MetaDeviceGuard on_meta; }
     for (const char* name : names) EXPECT_TRUE(has_shape(name)) << name;
   }
   for (const char* name : names) EXPECT_FALSE(has_shape(name)) << name;
 }
 
-TEST(OnMetaDevice, WithoutOneItsKeyIsNotOurs) {
+TEST(MetaDeviceGuard, WithoutOneItsKeyIsNotOurs) {
   const auto build = [] {
     const c10::impl::IncludeDispatchKeyGuard key(c10::DispatchKey::DeferredInit);
     return at::zeros({2});
   };
-  { const OnMetaDevice on_meta; }
+  { const MetaDeviceGuard on_meta; }
   EXPECT_THROW(build(), c10::Error);
-  const OnMetaDevice on_meta;
+  const MetaDeviceGuard on_meta;
   EXPECT_TRUE(build().is_meta());
 }
 
-TEST(OnMetaDevice, ThreadsBuildAtTheSameTime) {
+TEST(MetaDeviceGuard, ThreadsBuildAtTheSameTime) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([] {
       for (int i = 0; i < 20; ++i) {
-        const OnMetaDevice on_meta;
+        const MetaDeviceGuard on_meta;
         EXPECT_TRUE(at::zeros({2}).is_meta());
       }
       EXPECT_TRUE(at::zeros({2}).is_cpu());

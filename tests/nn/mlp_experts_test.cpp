@@ -18,11 +18,11 @@ ExpertWeights weights(at::ScalarType type) {
 
 class PackedExpertsTest : public ::testing::Test {
  protected:
-  bool is_packed(const ExpertWeights& of) { return packed_.get(of, type_).packed; }
+  bool is_packed(const ExpertWeights& of) { return packed_.get(of, type_).is_packed; }
 
   /// Two bytes where the processor has products of them.
   const at::ScalarType type_ =
-      pack_experts(weights(torch::kBFloat16)).packed ? torch::kBFloat16 : torch::kFloat;
+      pack_experts(weights(torch::kBFloat16)).is_packed ? torch::kBFloat16 : torch::kFloat;
   PackedExperts packed_;
 };
 

@@ -100,12 +100,12 @@ TEST(TokenChoiceSizes, BoundRowsByTheLesserOfChoicesAndCapacities) {
   options = {.k = 2, .capacity_factor = 1.0, .group_size = 40, .kept = {0, 3, 7}};
   const TokenChoiceSizes sizes(100, 8, options);
   EXPECT_EQ(sizes.bound, 3 * 32);
-  EXPECT_TRUE(sizes.limited);
+  EXPECT_TRUE(sizes.is_limited);
 }
 
 TEST(TokenChoiceSizes, HaveOneGroupWhereNothingIsDropped) {
   const TokenChoiceSizes sizes(100, 8, {.k = 2, .group_size = 40});
-  EXPECT_FALSE(sizes.limited);
+  EXPECT_FALSE(sizes.is_limited);
   EXPECT_EQ(sizes.cut.count(), 1);
   EXPECT_EQ(sizes.rows.total(), 100);
 }

@@ -76,9 +76,9 @@ TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
        {std::pair{34, 50}, std::pair{320, 130}, std::pair{66, 1600}}) {
     for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
       const ExpertWeights w = weights_of(4, width, hidden, type), packed = pack_experts(w);
-      ASSERT_TRUE(packed.packed || type != torch::kFloat);
-      if (!packed.packed) continue;  // This processor has no products of two bytes.
-      if (hidden > 128) {            // More than one panel.
+      ASSERT_TRUE(packed.is_packed || type != torch::kFloat);
+      if (!packed.is_packed) continue;  // This processor has no products of two bytes.
+      if (hidden > 128) {               // More than one panel.
         EXPECT_FALSE(torch::equal(packed.w1, w.w1));
       }
       const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
@@ -92,18 +92,18 @@ TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
 
 TEST(RoutedMlp, PacksOnlyWhatGains) {
   const torch::NoGradGuard no_grad;
-  EXPECT_FALSE(pack_experts(weights_of(2, 4, 6, torch::kDouble)).packed);
-  EXPECT_FALSE(pack_experts(weights_of(2, 4, 5, torch::kBFloat16)).packed);  // 5 make no pairs.
+  EXPECT_FALSE(pack_experts(weights_of(2, 4, 6, torch::kDouble)).is_packed);
+  EXPECT_FALSE(pack_experts(weights_of(2, 4, 5, torch::kBFloat16)).is_packed);  // 5 make no pairs.
 }
 
 TEST(RoutedMlp, RefusesPackedWeightsWhereTheyMeanNothing) {
   const Routing routing = route_token_choice(torch::zeros({3, 2}), {.k = 1});
   ExpertWeights w = weights_of(2, 4, 6, torch::kDouble);
-  w.packed = true;
+  w.is_packed = true;
   EXPECT_THROW(routed_mlp(torch::ones({3, 4}, torch::kDouble), routing, w, Activation::relu),
                Error);
   ExpertWeights half = weights_of(2, 4, 6, torch::kBFloat16);
-  half.packed = true;
+  half.is_packed = true;
   half.b1.requires_grad_();
   EXPECT_THROW(routed_mlp(torch::ones({3, 4}, torch::kBFloat16), routing, half, Activation::relu),
                Error);

@@ -35,7 +35,7 @@ TEST(Merging, OfTwoExpertsIsTheirAverageForAllTokens) {
                             .kept = {1},
                             .means_Eo = at::ones({2, 2}, at::kDouble),
                             .rows_E = numbers({3, 1})};
-  const Merging merging = merging_of(block, plan);
+  const MergePlan merging = plan_merge(block, plan);
   EXPECT_EQ(merging.into, (Ids{1, 1}));
   block.layer->merge_experts(plan.kept, merging.into, merging.weights_PP);
   ASSERT_EQ(experts->num_experts(), 1);
@@ -55,11 +55,11 @@ TEST(Merging, GoesToTheMostSimilarExpertOfTheGroup) {
   // 0 points as 2 does, and 3 away from 1.
   plan.means_Eo = numbers({3, 3, 1, 0, 1, 1, -1, 0}).view({4, 2});
   plan.rows_E = numbers({0, 2, 6, 2});
-  const Merging merging = merging_of(one, plan);
+  const MergePlan merging = plan_merge(one, plan);
   EXPECT_EQ(merging.into, (Ids{2, 1, 2, 2}));
   testing::expect_close(merging.weights_PP[1], numbers({0, 1, 0, 0}), 1e-12);
   testing::expect_close(merging.weights_PP[2], numbers({0, 0, 0.75, 0.25}), 1e-12);
-  EXPECT_EQ(merging_of(two, plan).into, (Ids{1, 1, 2, 2}));
+  EXPECT_EQ(plan_merge(two, plan).into, (Ids{1, 1, 2, 2}));
 }
 
 TEST(Merging, WithoutRowsKeepsTheWeightsAndFollowsEarlierMerging) {
@@ -67,12 +67,12 @@ TEST(Merging, WithoutRowsKeepsTheWeightsAndFollowsEarlierMerging) {
   PruneLayerPlan plan{.block = 0, .num_experts = 4, .kept = {0, 1, 2}};
   plan.means_Eo = numbers({1, 0, 0, 1, 0, 1, 0, 1}).view({4, 2});
   plan.rows_E = at::zeros({4}, at::kDouble);
-  const Merging first = merging_of(block, plan);
+  const MergePlan first = plan_merge(block, plan);
   EXPECT_EQ(first.into, (Ids{0, 1, 2, 1})) << "the lower index wins a tie";
   testing::expect_close(first.weights_PP[1], numbers({0, 1, 0, 0}), 1e-12);
   block.layer->merge_experts(plan.kept, first.into, first.weights_PP);
   plan.kept = {0, 2};
-  EXPECT_EQ(merging_of(block, plan).into, (Ids{0, 2, 2, 2}));
+  EXPECT_EQ(plan_merge(block, plan).into, (Ids{0, 2, 2, 2}));
 }
 
 ExpertStatistics use_of(Model& model) {

@@ -17,8 +17,8 @@ using test::ScopedEnv;
 
 /// A case whose device is `apart` from what is exact, unless the part is turned off.
 DeviceCase lying(double apart, const std::string& part = "combine") {
-  return {"lying", 1e-3, {"dispatch", "combine"}, [=](at::Device, bool exact) {
-            const bool lies = !exact && !is_cuda_feature_disabled(part);
+  return {"lying", 1e-3, {"dispatch", "combine"}, [=](at::Device, bool uses_float64) {
+            const bool lies = !uses_float64 && !is_cuda_feature_disabled(part);
             return std::vector<at::Tensor>{torch::ones({3}),
                                            torch::tensor({1.0, 8.0 + (lies ? apart : 0.0)})};
           }};
@@ -54,8 +54,8 @@ TEST(DeviceAgreement, ADifferenceIsRelativeToTheTensor) {
 
 TEST(DeviceAgreement, NanAnIndexAShapeAndAThrowAreFound) {
   const auto agrees = [](const at::Tensor& found, const at::Tensor& wanted) {
-    const DeviceCase item{"one", 1e-3, {}, [=](at::Device, bool exact) {
-                            return std::vector<at::Tensor>{exact ? wanted : found};
+    const DeviceCase item{"one", 1e-3, {}, [=](at::Device, bool uses_float64) {
+                            return std::vector<at::Tensor>{uses_float64 ? wanted : found};
                           }};
     return compare_devices(item, at::kCPU).agrees();
   };

@@ -128,7 +128,7 @@ TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
             "usage: the network does not send each image to one expert; colour by class or group");
   EXPECT_EQ(refuse({.color = "group"}),
             "usage: 'three' has no groups to colour by; choose expert or class");
-  EXPECT_EQ(refuse({.boundary = true}),
+  EXPECT_EQ(refuse({.has_boundary = true}),
             "usage: 'three' has 3 classes; a decision boundary is drawn between two classes; leave "
             "--tsne-boundary out");
   EXPECT_EQ(refuse({.only_class = "class 3"}),

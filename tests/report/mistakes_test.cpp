@@ -77,13 +77,13 @@ TEST(Mistakes, AreOfImagesAndHaveTheNameOfAPng) {
   EXPECT_THAT(test::usage_of([&] { check_new_mistakes(folder / "sheet.png"); }),
               AllOf(HasSubstr("sheet.csv"), HasSubstr("already exists")));
   DatasetInfo info = six({0, 0, 0, 0, 0, 0}, std::vector<float>(6, 0.5F)).dataset->info();
-  check_shows_mistakes(info);
+  check_can_show_mistakes(info);
   info.channels = 2;
-  EXPECT_THAT(test::usage_of([&] { check_shows_mistakes(info); }),
+  EXPECT_THAT(test::usage_of([&] { check_can_show_mistakes(info); }),
               HasSubstr("the inputs of 'pets' are not images of classes"));
   info.channels = 3;
   info.has_images = false;
-  EXPECT_THAT(test::usage_of([&] { check_shows_mistakes(info); }), HasSubstr("leave it out"));
+  EXPECT_THAT(test::usage_of([&] { check_can_show_mistakes(info); }), HasSubstr("leave it out"));
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ struct RgbImage {
 };
 
 /// Decodes a whole file at full size.
-inline RgbImage decode_image(std::span<const uint8_t> file, bool upright = false) {
-  ImageDecoder decoder(file, upright);
+inline RgbImage decode_image(std::span<const uint8_t> file, bool applies_exif = false) {
+  ImageDecoder decoder(file, applies_exif);
   RgbImage image{decoder.height(), decoder.width(), {}};
   decoder.decode(1, image.pixels);
   return image;

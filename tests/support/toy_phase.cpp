@@ -46,7 +46,7 @@ class ShrinkPhase final : public Phase {
     std::vector<std::string> names;
     const Patterns trains(plan_.config.trainable);
     for (const auto& item : model_->named_parameters()) {
-      if (trains.any_found_in(item.key())) names.push_back(item.key());
+      if (trains.any_matches(item.key())) names.push_back(item.key());
     }
     return names;
   }

@@ -36,7 +36,7 @@ TEST(RidgeClasses, AreThoseOfTheNormalEquations) {
     const at::Tensor labels = torch::arange(rows, torch::kLong).remainder(3);
     const at::Tensor test = torch::randn({5000, 9}, random, torch::kDouble);
     const std::vector<double> l2 = {0.1, 8.0, 300.0};
-    const at::Tensor found = ridge_classes(x, labels, 3, l2, test);
+    const at::Tensor found = ridge_predictions(x, labels, 3, l2, test);
     ASSERT_EQ(found.sizes(), at::IntArrayRef({3, 5000}));
     for (size_t i = 0; i < l2.size(); ++i) {
       const at::Tensor expected = plain_ridge(x, labels, 3, l2[i], test);
@@ -50,7 +50,7 @@ TEST(RidgeClasses, AreThoseOfTheNormalEquations) {
 TEST(RidgeClasses, AreOfAFeatureThatNeverChangesTooAndOfOneRowEach) {
   const at::Tensor x = torch::tensor({{1.0, 5.0}, {3.0, 5.0}}, torch::kDouble);
   const at::Tensor found =
-      ridge_classes(x, torch::tensor({1, 0}, torch::kLong), 2, {1.0}, x.to(torch::kFloat));
+      ridge_predictions(x, torch::tensor({1, 0}, torch::kLong), 2, {1.0}, x.to(torch::kFloat));
   EXPECT_TRUE(found.equal(torch::tensor({{1, 0}}, torch::kLong)));
 }
 

@@ -121,7 +121,7 @@ TEST(ReplacedImages, OfAllProcessesAreInTheStateAndAreNamedOnce) {
 Loader shared_loader() {
   LoaderOptions options;
   options.batch_size = 300;
-  options.shared = true;
+  options.is_shared = true;
   return Loader(quarters("three", "train", 3, 300), options);
 }
 

@@ -132,11 +132,11 @@ TEST(Optimizer, DefaultPatternsSpareBiasesNormsAndEmbeddings) {
   const Patterns patterns(OptimizerConfig{}.no_decay);
   for (const char* name : {"blocks.1.moe.experts.b1", "blocks.0.attention.qkv.bias", "cls",
                            "position_embedding", "blocks.0.norm1.weight", "norm.weight"}) {
-    EXPECT_TRUE(patterns.any_found_in(name)) << name;
+    EXPECT_TRUE(patterns.any_matches(name)) << name;
   }
   for (const char* name : {"blocks.1.moe.experts.w1", "blocks.0.attention.qkv.weight",
                            "blocks.1.moe.router.weight", "embedding.weight", "head.weight"}) {
-    EXPECT_FALSE(patterns.any_found_in(name)) << name;
+    EXPECT_FALSE(patterns.any_matches(name)) << name;
   }
 }
 

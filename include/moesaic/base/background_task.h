@@ -38,7 +38,7 @@ class BackgroundTask {
 
   /// Called by a task: its thread yields to those that compute from now on. Does nothing where the
   /// task has no thread of its own.
-  void yield_to_others() const;
+  void lower_thread_priority() const;
 
  private:
   std::thread::id starter_;

@@ -137,10 +137,10 @@ struct FileContent {
 /// An AtomicFile for much data, hashed while it is written. Where the file system allows it, writes
 /// bypass the page cache (O_DIRECT): a checkpoint does not evict the training data, and no second
 /// copy takes memory bandwidth.
-class BulkFile {
+class HashedFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
-  explicit BulkFile(const fs::path& final_path, std::function<void()> progress = {});
+  explicit HashedFile(const fs::path& final_path, std::function<void()> progress = {});
 
   /// Appends bytes.
   void write(std::span<const std::byte> bytes);
@@ -153,7 +153,7 @@ class BulkFile {
   AtomicFile file_;
   std::unique_ptr<std::byte[], void (*)(void*)> buffer_;
   std::size_t used_ = 0;
-  bool direct_ = false;
+  bool uses_direct_io_ = false;
   Sha256 hash_;
   int64_t size_ = 0, waiting_ = 0;  ///< Bytes in all, and in the page cache.
   std::function<void()> progress_;
@@ -182,8 +182,8 @@ class StagedDirectory {
  private:
   fs::path final_path_;
   fs::path staging_;
-  UniqueFd held_;
-  bool committed_ = false;
+  UniqueFd lock_;
+  bool is_committed_ = false;
 };
 
 /// Holds the lock file `folder`/.lock, never a symbolic link, for the object's lifetime. A second

@@ -28,9 +28,9 @@ void log_once(LogLevel level, const std::string& message, const std::string& top
 
 /// Puts `prefix` before every line but errors, e.g. "process 3: " for one of several processes.
 void set_log_prefix(std::string prefix);
-/// Has warnings handed to `take`, on the thread that warns, in place of writing them; an empty
+/// Has warnings handed to `handler`, on the thread that warns, in place of writing them; an empty
 /// function ends that.
-void set_warning_handler(std::function<void(std::string_view)> take);
+void set_warning_handler(std::function<void(std::string_view)> handler);
 
 /// Formats a line and writes it with log_line(), if `level` is shown.
 template <class... A>

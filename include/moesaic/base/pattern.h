@@ -33,7 +33,7 @@ class Pattern {
   /// Returns the number of groups in parentheses.
   std::size_t num_groups() const;
   /// Returns whether the pattern matches anywhere in `text`.
-  bool found_in(std::string_view text) const;
+  bool matches(std::string_view text) const;
   /// Returns the first match from `begin` on as views into `text`. Empty if there is no match.
   MatchGroups find(std::string_view text, std::size_t begin = 0) const;
 
@@ -59,9 +59,9 @@ class Patterns {
   /// Returns whether there is no pattern.
   bool empty() const { return list_.empty(); }
   /// Returns whether any pattern matches anywhere in `text`.
-  bool any_found_in(std::string_view text) const { return first_found_in(text).has_value(); }
+  bool any_matches(std::string_view text) const { return first_match(text).has_value(); }
   /// Returns the index of the first pattern that matches.
-  std::optional<std::size_t> first_found_in(std::string_view text) const;
+  std::optional<std::size_t> first_match(std::string_view text) const;
 
  private:
   std::vector<Pattern> list_;

@@ -61,13 +61,13 @@ class Progress {
   void print(const std::string& text);
 
   ProgressOptions options_;
-  bool terminal_;
-  bool color_;
+  bool is_terminal_;
+  bool uses_color_;
   double started_;
   double last_shown_;
   int64_t done_;
-  bool finished_ = false;
-  bool drawn_ = false;
+  bool is_finished_ = false;
+  bool is_drawn_ = false;
   std::string note_;
   std::deque<Sample> samples_;  ///< Recent samples, for the moving average of the rate.
 };

@@ -31,16 +31,16 @@ inline bool is_transient(int error) {
 }
 
 /// Waits between two tries; tests pass one that does not.
-using Pause = std::function<void(std::chrono::milliseconds)>;
+using SleepFunction = std::function<void(std::chrono::milliseconds)>;
 
-/// The usual Pause.
+/// The usual SleepFunction.
 inline void sleep_for(std::chrono::milliseconds time) {
   std::this_thread::sleep_for(time);
 }
 
 /// Returns what `action` does. Where it throws TransientError it is tried again, three times, after
 /// pauses of 0.1, 0.4 and 1.6 seconds, each of which a warning tells; never where `pause` is empty.
-auto retry_io(const auto& action, const Pause& pause) -> decltype(action()) {
+auto retry_io(const auto& action, const SleepFunction& pause) -> decltype(action()) {
   constexpr std::array<std::chrono::milliseconds, 3> kPauses = {std::chrono::milliseconds(100),
                                                                 std::chrono::milliseconds(400),
                                                                 std::chrono::milliseconds(1600)};

@@ -21,7 +21,7 @@ class FileBuffer : public std::streambuf {
   std::streamsize xsputn(const char* text, std::streamsize count) override;
   int_type overflow(int_type character) override;
   int sync() override;
-  bool noted(bool written);
+  bool keep_errno(bool is_written);
 
   std::FILE* file_;
   bool is_terminal_;

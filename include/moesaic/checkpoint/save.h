@@ -59,8 +59,8 @@ struct WrittenShard {
 };
 
 /// Returns a written shard as a line of JSON, which is sent to the process that publishes.
-std::string text_of(const WrittenShard& part);
-/// Returns the shard that text_of() wrote. Throws Error (failure) for another text.
+std::string to_text(const WrittenShard& part);
+/// Returns the shard that to_text() wrote. Throws Error (failure) for another text.
 WrittenShard parse_written_shard(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
@@ -93,9 +93,9 @@ void save_distributed(const ProcessMesh* processes, const fs::path& folder,
 
 /// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
 /// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may
-/// read `copy` meanwhile. With `check`, returns the name of a tensor that holds NaN or infinity;
-/// empty where none does.
-std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check = false);
+/// read `copy` meanwhile. With `checks_finite`, returns the name of a tensor that holds NaN or
+/// infinity; empty where none does.
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool checks_finite = false);
 
 /// Thrown where a network to save holds NaN or infinity: no program would load the checkpoint.
 class NonFiniteError : public Error {

@@ -23,10 +23,10 @@ void check_tensor_file(const fs::path& path, const std::string& others = {});
 TensorMap read_tensors(const fs::path& path);
 
 /// Returns the tensors of a network as read_tensors() does, but for F16 and BF16, which become
-/// float32. With `in_file` the others are in the file's memory, which is read as it is used: they
+/// float32. With `mmap` the others are in the file's memory, which is read as it is used: they
 /// must not be written, and the file must stay as it is. A tensor that lies in several slices is
 /// copied.
-TensorMap read_weights(const fs::path& path, bool in_file);
+TensorMap read_weights(const fs::path& path, bool mmap);
 
 /// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of
 /// threads.
@@ -34,7 +34,7 @@ std::string hash_of(const TensorMap& tensors);
 
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
-/// support and for undefined or sparse tensors. `progress` is BulkFile's.
+/// support and for undefined or sparse tensors. `progress` is HashedFile's.
 FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata = {},
                           std::function<void()> progress = {});

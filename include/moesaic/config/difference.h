@@ -28,6 +28,6 @@ std::vector<Difference> differences(const nlohmann::ordered_json& before,
 /// Returns text for a message: "'seed' was 1 and is 2 now, 'model.num_classes' was 3 and is 4 now",
 /// the first few and how many more there are; of configurations that stand side by side "'seed' is
 /// 2, not 1".
-std::string describe(const std::vector<Difference>& differences, bool side_by_side = false);
+std::string describe(const std::vector<Difference>& differences, bool is_side_by_side = false);
 
 }  // namespace moesaic

@@ -130,7 +130,7 @@ std::string join_path(std::string_view path, std::string_view name);
 /// A setting: its key as arguments have it, where N stands for the number or name of an item.
 struct HelpRow {
   std::string key, type, default_value, allowed, description;
-  bool common = false;
+  bool is_common = false;
   std::vector<std::string> former_keys = {};  ///< Last part of the key in earlier versions.
   std::string choice = {};  ///< Choice that has the setting: "kind 'solve'"; "": all.
 

@@ -28,8 +28,8 @@ struct Interval {
 
   /// Returns whether one of the last `steps` steps completed an interval: of steps by their number
   /// in the run, of epochs by that in the phase.
-  bool completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
-                    int64_t steps_per_epoch) const;
+  bool is_completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
+                       int64_t steps_per_epoch) const;
 
   friend constexpr bool operator==(const Interval&, const Interval&) = default;
 };
@@ -68,7 +68,7 @@ struct Rules {
   /// Checks a text, which must be one of `choices`, if there are any.
   void check(const std::string& string, const Value& value, std::string_view name) const;
   /// Checks that a value is filled where `not_empty` asks for that.
-  void check_not_empty(bool filled, const Value& value, std::string_view name) const;
+  void check_not_empty(bool is_filled, const Value& value, std::string_view name) const;
 };
 
 // Literals: compilers disagree on which static objects of other types are initialized before

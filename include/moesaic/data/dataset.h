@@ -19,20 +19,20 @@ namespace moesaic {
 class ImageError : public Error {
  public:
   /// `logged`: a warning has named it already, e.g. for all images of a damaged shard at once.
-  explicit ImageError(const std::string& message, bool logged = false)
-      : Error(ErrorKind::failure, message), logged_(logged) {}
+  explicit ImageError(const std::string& message, bool is_logged = false)
+      : Error(ErrorKind::failure, message), is_logged_(is_logged) {}
   /// Returns whether a warning has named the image already.
-  bool is_logged() const noexcept { return logged_; }
+  bool is_logged() const noexcept { return is_logged_; }
 
  private:
-  bool logged_;
+  bool is_logged_;
 };
 
 /// An image file as it is stored.
 struct EncodedImage {
-  std::string bytes;     ///< JPEG, PNG or WebP.
-  bool upright = false;  ///< Whether it is turned as EXIF says when it is decoded.
-  std::string name;      ///< Path of the file, for messages.
+  std::string bytes;          ///< JPEG, PNG or WebP.
+  bool applies_exif = false;  ///< Whether decoding turns it as EXIF says.
+  std::string name;           ///< Path of the file, for messages.
 };
 
 /// Where an image is stored; reads nothing of it.
@@ -75,7 +75,7 @@ struct DatasetInfo {
   std::vector<std::string> targets;  ///< Name of each real-valued target.
   bool has_class_names = true;       ///< False where a description only counts them.
   /// Whether images are turned by their files' EXIF; unset means true.
-  std::optional<bool> upright = {};
+  std::optional<bool> applies_exif = {};
   bool has_flexible_channels = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
   /// and read_crop().
@@ -94,7 +94,7 @@ std::string example_noun(const DatasetInfo& info);
 struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.
   int64_t min_side = 0;
-  std::optional<bool> upright = {};  ///< Overrides DatasetInfo::upright.
+  std::optional<bool> applies_exif = {};  ///< Overrides DatasetInfo::applies_exif.
 };
 
 /// Images or other inputs with their targets, read by index. Thread-safe.
@@ -112,10 +112,11 @@ class Dataset {
   /// Writes the info().targets.size() real-valued targets of an example to `out`. Throws Error
   /// (failure) without real-valued targets.
   virtual void targets(int64_t index, float* out) const;
-  /// Writes the image's channels * height * width bytes to `out`, with `upright`, where it is
-  /// given, in place of DatasetInfo::upright of this dataset and of those that it is made of.
+  /// Writes the image's channels * height * width bytes to `out`, with `applies_exif`, where it is
+  /// given, in place of DatasetInfo::applies_exif of this dataset and of those that it is made of.
   /// Throws Error (usage) where images differ in size, ImageError for one that is damaged.
-  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const = 0;
+  virtual void oriented_image(int64_t index, std::optional<bool> applies_exif,
+                              uint8_t* out) const = 0;
 
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChooseCrop = std::function<Rectangle(int64_t height, int64_t width)>;
@@ -142,12 +143,12 @@ class Dataset {
   bool has_images() const { return info_.has_images; }
   /// Returns DatasetInfo::directions.
   Directions directions() const { return info_.directions; }
-  /// Writes the image as oriented_image() does, turned as DatasetInfo::upright says.
+  /// Writes the image as oriented_image() does, turned as DatasetInfo::applies_exif says.
   void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
-  /// width bytes, channels first. `upright`: see oriented_image().
+  /// width bytes, channels first. `applies_exif`: see oriented_image().
   void read_crop(int64_t index, const ChooseCrop& choose, uint8_t* out,
-                 std::optional<bool> upright = {}) const;
+                 std::optional<bool> applies_exif = {}) const;
   /// Returns all inputs in memory; nothing for images and for an endless dataset.
   DatasetInputs inputs() const {
     return has_images() || is_endless() ? DatasetInputs{} : generate(0, size());

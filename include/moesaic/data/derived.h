@@ -75,7 +75,7 @@ enum class MosaicContent { images, metadata };
 /// that both decides and does not, and for images of different sizes without `tile`; failure where
 /// `base` has no image of a class.
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
-                                           const MosaicConfig& config, MosaicContent of,
+                                           const MosaicConfig& config, MosaicContent content,
                                            std::string name, std::string description = "");
 
 /// Small images on photographs (CIFAR-10 with ImageNet noise of the pMoE paper, appendix A).

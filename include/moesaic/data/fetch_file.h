@@ -27,7 +27,7 @@ struct FetchRequest {
   std::string token_env = {};
   /// Compares further: returns what is wrong with the file at a path in one line, or "".
   std::function<std::string(const fs::path&)> problem_of = {};
-  Pause pause = sleep_for;  ///< Waits between two tries; empty: there is one try.
+  SleepFunction pause = sleep_for;  ///< Waits between two tries; empty: there is one try.
 };
 
 /// Downloads a file to its place, unless what is there is right already. The bytes arrive at a

@@ -88,13 +88,14 @@ void describe(Fields& f, GeneratedSettings<Config>& c) {
   f(Config::kKey, c.data, "settings of the generator, instead of files; null: only with base");
 }
 
-/// Checks a description of generated data that has its settings, if `given`.
-ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool given, bool endless);
+/// Checks a description of generated data that has its settings, if `is_given`.
+ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool is_given,
+                              bool is_endless);
 
 /// Makes a dataset of `size` generated examples; of an endless one those that count as an epoch.
 /// Throws Error (failure) if one that is not endless does not fit into memory.
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,
-                                              int64_t size, bool endless);
+                                              int64_t size, bool is_endless);
 
 /// Returns whether the training split has no end: always, unless the settings have an `endless`.
 bool is_endless(const auto& config) {

@@ -21,7 +21,17 @@ bool has_image_name(const fs::path& path);
 /// desktop.ini, .DS_Store, ._0001.jpg and others.
 bool is_system_file(const fs::path& path);
 
-enum class SkipReason { ending, dangling, nested, system, hidden, walked, linked, special, beside };
+enum class SkipReason {
+  extension,
+  dangling,
+  nested,
+  system,
+  hidden,
+  already_read,
+  linked,
+  special,
+  beside
+};
 
 /// What a walk leaves out.
 class SkippedFiles {

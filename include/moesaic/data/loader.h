@@ -26,13 +26,13 @@ struct LoaderOptions {
   /// empty: all. A smaller last batch is made whole.
   std::vector<int64_t> batch_indices = {};
   /// Whether other processes read images of the dataset: see Loader::count_damaged().
-  bool shared = false;
+  bool is_shared = false;
   bool pin_memory = false;  ///< Makes batches in memory that an accelerator copies without a wait.
 };
 
 /// Returns how many batches a loader prepares ahead, of images or of other inputs: as many as keep
 /// all threads busy, and one that is ready.
-int64_t batches_ahead(const LoaderOptions& options, bool images);
+int64_t batches_ahead(const LoaderOptions& options, bool has_images);
 
 /// Prepared examples.
 struct Batch {
@@ -83,10 +83,10 @@ class Loader {
   /// not exist; batch == batches_per_epoch() is the next epoch's start with shuffle, else the end.
   void seek(int64_t epoch, int64_t batch);
   /// Counts a damaged image that was met elsewhere, so that it is replaced here too: by another
-  /// process, or by the run that this one resumes. With the option `shared` the caller counts those
-  /// of its own batches too, once each. `warn`: names it in a warning. Throws Error (failure) where
-  /// they are too many.
-  void count_damaged(int64_t index, const std::string& what, bool warn);
+  /// process, or by the run that this one resumes. With the option `is_shared` the caller counts
+  /// those of its own batches too, once each. `warns`: names it in a warning. Throws Error
+  /// (failure) where they are too many.
+  void count_damaged(int64_t index, const std::string& what, bool warns);
   /// Returns whether there is no further batch; never with shuffle.
   bool is_done() const;
   /// Returns whether next() would return a batch at once.
@@ -121,14 +121,14 @@ class DeviceLoader {
 
  private:
   /// A batch that is being copied.
-  struct Sent {
+  struct BatchCopy {
     Batch batch;
     std::optional<c10::Event> arrived;
   };
 
-  Sent send(Batch batch);
+  BatchCopy send(Batch batch);
   /// Lets the current stream wait for a batch and use it.
-  Batch receive(Sent sent) const;
+  Batch receive(BatchCopy sent) const;
   /// Moves a batch and makes of it what the network takes.
   Batch prepared(const Batch& batch) const;
 
@@ -136,7 +136,7 @@ class DeviceLoader {
   Loader loader_;
   at::Tensor mean_C_, std_C_;          ///< Of images, on the device.
   std::optional<c10::Stream> stream_;  ///< Of the copies.
-  std::optional<Sent> ahead_;
+  std::optional<BatchCopy> next_copy_;
   Batch source_, kept_;  ///< Last inputs that are no images: as the loader made them, and sent.
 };
 

@@ -77,7 +77,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config);
 
 /// Returns `base` with the metadata `info`: resized to info.height x info.width as `config` says,
-/// in grey or colours as info.channels says, turned unless info.upright is false.
+/// in grey or colours as info.channels says, turned unless info.applies_exif is false.
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
                                             const PreprocessConfig& config);
 

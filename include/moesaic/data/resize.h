@@ -32,7 +32,7 @@ void resize(const Bitmap& bitmap, const Rectangle& part, const ResizeOptions& op
             int64_t height, int64_t width, uint8_t* out);
 
 /// Returns whether images of so many channels become those of another number: 1 and 3 do.
-bool converts_channels(int64_t from, int64_t to);
+bool can_convert_channels(int64_t from, int64_t to);
 
 /// Makes a colour image grey, L = 0.299 R + 0.587 G + 0.114 B in fixed point as Pillow rounds it,
 /// or a grey one three equal channels; leaves an image that has `channels` alone.

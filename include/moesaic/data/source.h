@@ -186,8 +186,8 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 /// Options of a fetch.
 struct FetchOptions {
-  bool show_progress = true;  ///< Draws a progress bar on standard error.
-  Pause pause = sleep_for;    ///< Waits between two tries, see FetchRequest.
+  bool show_progress = true;        ///< Draws a progress bar on standard error.
+  SleepFunction pause = sleep_for;  ///< Waits between two tries, see FetchRequest.
 };
 
 /// What a fetch found and downloaded.
@@ -272,14 +272,16 @@ class DatasetSource {
   /// `asked`: the name whose bases are followed, `depth` of them so far.
   DatasetSource(std::string_view asked, std::string_view name, int depth);
   Request request(std::string_view split) const;
-  /// Opens what is requested, or its metadata alone, with `upright` in place of
+  /// Opens what is requested, or its metadata alone, with `applies_exif` in place of
   /// spec().exif_orientation.
-  std::shared_ptr<const Dataset> make(const Request& request, MosaicContent of,
-                                      std::optional<bool> upright) const;
+  std::shared_ptr<const Dataset> make(const Request& request, MosaicContent content,
+                                      std::optional<bool> applies_exif) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
-                                        MosaicContent of, std::optional<bool> upright) const;
+                                        MosaicContent content,
+                                        std::optional<bool> applies_exif) const;
   /// Returns a source that this one is made of, after checking that its photos can be turned.
-  const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
+  const DatasetSource& checked_source(const DatasetSource& part,
+                                      std::optional<bool> applies_exif) const;
 
   std::string name_;  ///< As it was asked for.
   DatasetSpec spec_;

@@ -49,13 +49,14 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
 int64_t num_training_examples(int64_t count, double validation);
 
 /// Returns the part of the training examples `all` that is the split "train" or "validation". The
-/// last examples are held out; with `by_class`, for examples sorted by class, the last ones of
-/// every class, their numbers by rounding cumulative counts of classes: the total stays the same
-/// where each class gives one or more. Of a class of two examples or more each split has at least
-/// one. (The examples that TensorFlow Datasets holds out depend on the order of its own files,
-/// which differs.) Throws Error: failure if the split would be empty, usage if `all` is endless.
+/// last examples are held out; with `is_sorted_by_class`, for examples sorted by class, the last
+/// ones of every class, their numbers by rounding cumulative counts of classes: the total stays the
+/// same where each class gives one or more. Of a class of two examples or more each split has at
+/// least one. (The examples that TensorFlow Datasets holds out depend on the order of its own
+/// files, which differs.) Throws Error: failure if the split would be empty, usage if `all` is
+/// endless.
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
-                                        const std::string& split, bool by_class);
+                                        const std::string& split, bool is_sorted_by_class);
 
 /// Returns the first sample of an endless stream that a seed takes, so that runs of different seeds
 /// see different samples.

@@ -19,13 +19,13 @@ namespace moesaic {
 
 /// Options of predict().
 struct PredictOptions {
-  bool with_routing = false;  ///< Also returns the routing of each MoE layer.
-  int64_t batch_size = 256;   ///< Images per batch; all of them where experts have a capacity.
-  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
+  bool returns_routing = false;  ///< Also returns the routing of each MoE layer.
+  int64_t batch_size = 256;      ///< Images per batch; all of them where experts have a capacity.
+  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]
-/// and "pre_logits" [B, d]; with `with_routing`, for the MoE layer of each block i, also
+/// and "pre_logits" [B, d]; with `returns_routing`, for the MoE layer of each block i, also
 /// "routing.<i>.logits" [T, E] and "routing.<i>.combine" [T, E]. The latter is the weight of expert
 /// e's output in the output of token t: 0 where t is not routed to e or dropped, or e is pruned.
 /// Tokens are ordered by image.
@@ -55,7 +55,7 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
 class FeatureFile {
  public:
   /// Begins the temporary file. Throws Error (failure) where it cannot be written.
-  explicit FeatureFile(const fs::path& file) : path_(file), waiting_(file) {}
+  explicit FeatureFile(const fs::path& file) : path_(file), file_(file) {}
 
   /// Adds a batch. Throws Error: failure for a full disk, usage for data without classes.
   void add(const EvaluatedBatch& batch);
@@ -64,7 +64,7 @@ class FeatureFile {
 
  private:
   fs::path path_;
-  AtomicFile waiting_;  ///< Never put in place.
+  AtomicFile file_;  ///< Never put in place.
   int64_t num_rows_ = 0, width_ = 0;
 };
 
@@ -72,10 +72,10 @@ class FeatureFile {
 
 /// Options of predict_images().
 struct PredictImagesOptions {
-  int64_t batch_size = 32;    ///< Images at a time, where they do not change each other's result.
-  int64_t top_k = 5;          ///< Number of most probable classes of an image.
-  bool with_routing = false;  ///< Also returns the experts of each token.
-  std::string loss;           ///< Loss of training, see train/objective.h; empty means softmax.
+  int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
+  int64_t top_k = 5;        ///< Number of most probable classes of an image.
+  bool returns_routing = false;  ///< Also returns the experts of each token.
+  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// A class with its probability.
@@ -101,9 +101,9 @@ struct ImagePrediction {
 };
 
 /// Runs the network on image files, which become inputs as `spec` says, turned as EXIF says, and
-/// calls `take` with each prediction, in order; false ends the work. Memory holds one batch.
-/// Probabilities are softmax(logits), or sigmoid(logits) for a sigmoid loss, and for an ensemble
-/// the mean over its members.
+/// calls `on_prediction` with each prediction, in order; false ends the work. Memory holds one
+/// batch. Probabilities are softmax(logits), or sigmoid(logits) for a sigmoid loss, and for an
+/// ensemble the mean over its members.
 ///
 /// An image's result does not depend on the other files: where images of a batch would compete for
 /// the capacity of experts, or draw noise in evaluation, each is run alone.
@@ -112,7 +112,7 @@ struct ImagePrediction {
 /// `spec` lacks mean and std.
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
                     const PredictImagesOptions& options,
-                    const std::function<bool(const ImagePrediction&)>& take);
+                    const std::function<bool(const ImagePrediction&)>& on_prediction);
 
 /// Returns {"file", "top": [{"class", "index", "probability"}, ...]} and with routing "routing":
 /// [{"layer", "experts", "gates"}, ...], lists of a list for each token; or {"file", "error"}.

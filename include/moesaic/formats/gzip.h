@@ -30,7 +30,7 @@ class UnpackedReader {
   std::vector<uint8_t> read_up_to(uint64_t limit);
 
   /// Returns whether the file is gzip.
-  bool is_compressed() const noexcept { return compressed_; }
+  bool is_compressed() const noexcept { return is_compressed_; }
   /// Returns the size of the file on disk, in bytes.
   uint64_t file_size() const noexcept { return size_; }
   /// Returns an upper bound on the unpacked size: deflate expands by a factor of at most 1032.
@@ -42,7 +42,7 @@ class UnpackedReader {
   std::string name_;
   std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> file_;
   uint64_t size_ = 0;
-  bool compressed_ = false;
+  bool is_compressed_ = false;
 };
 
 }  // namespace moesaic

@@ -26,15 +26,15 @@ struct Rectangle {
 /// thread-safe. Throws Error (failure) with the defect, not the place.
 class ImageDecoder {
  public:
-  /// Reads the header of `file`, which must outlive the decoder. With `upright` the image is turned
-  /// as EXIF's orientation says, like by Pillow's ImageOps.exif_transpose. Throws Error (failure)
-  /// for an image of more than max_image_pixels(), before memory is taken.
-  explicit ImageDecoder(std::span<const uint8_t> file, bool upright = false);
+  /// Reads the header of `file`, which must outlive the decoder. With `applies_exif` the image is
+  /// turned as EXIF's orientation says, like by Pillow's ImageOps.exif_transpose. Throws Error
+  /// (failure) for an image of more than max_image_pixels(), before memory is taken.
+  explicit ImageDecoder(std::span<const uint8_t> file, bool applies_exif = false);
   ~ImageDecoder();
 
-  /// Returns the height in pixels, turned as `upright` says.
+  /// Returns the height in pixels, turned as `applies_exif` says.
   int64_t height() const;
-  /// Returns the width in pixels, turned as `upright` says.
+  /// Returns the width in pixels, turned as `applies_exif` says.
   int64_t width() const;
 
   /// Fills `rgb` [h, w, 3], once, with h = ceil(height / d), w likewise, and returns d: the

@@ -74,7 +74,7 @@ using Source = std::function<std::span<const std::byte>(const Item&)>;
 /// (largest first), then name, so every tensor is aligned to its dtype and equal content gives
 /// equal files. Tensors may be made one at a time: `source` is called once for each, in file order.
 /// Throws Error (failure) for a duplicate or reserved name, a wrong size, and text that is not
-/// UTF-8. `progress` is BulkFile's.
+/// UTF-8. `progress` is HashedFile's.
 FileContent write_streamed(const fs::path& path, std::vector<Item> items, const Source& source,
                            const std::map<std::string, std::string>& metadata = {},
                            std::function<void()> progress = {});

@@ -21,12 +21,12 @@ class MetaKernels {
 
 /// While an object lives, every tensor that this thread creates is on the meta device, with shape
 /// and dtype but without values and memory. A network of any size can be built and inspected.
-class OnMetaDevice {
+class MetaDeviceGuard {
  public:
   /// Switches this thread to the meta device.
-  OnMetaDevice();
-  OnMetaDevice(const OnMetaDevice&) = delete;
-  OnMetaDevice& operator=(const OnMetaDevice&) = delete;
+  MetaDeviceGuard();
+  MetaDeviceGuard(const MetaDeviceGuard&) = delete;
+  MetaDeviceGuard& operator=(const MetaDeviceGuard&) = delete;
 
  private:
   MetaKernels kernels_;

@@ -90,8 +90,8 @@ class AttentionImpl : public torch::nn::Module, public DataParallelModule {
   at::Tensor heads_of(const at::Tensor& x_BTd) const {
     return x_BTd.unflatten(2, {options_.num_heads, -1}).transpose(1, 2);
   }
-  at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
-                 const at::Generator& random);
+  at::Tensor scaled_dot_product(at::Tensor query_BHQc, at::Tensor key_BHTc,
+                                const at::Tensor& value_BHTc, const at::Generator& random);
 
   AttentionOptions options_;
 };

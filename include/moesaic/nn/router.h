@@ -110,9 +110,9 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   at::Tensor logits(const at::Tensor& x_Td) const;
   /// Routes x_Td [T, d]. Draws noise from `random`; where that is undefined, from
   /// `evaluation_seed`, or none. The noise has the standard deviation for E / M experts. With
-  /// `whole_batch` a part of a batch is never routed alone.
+  /// `needs_whole_batch` a part of a batch is never routed alone.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {},
-                        bool whole_batch = false) const;
+                        bool needs_whole_batch = false) const;
 
   /// Returns the routing of the same tokens to all E experts, as before any was pruned.
   Routing route_to_all(const RoutingRecord& record) const;

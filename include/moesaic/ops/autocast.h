@@ -24,7 +24,7 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  bool on_, was_on_ = false;
+  bool is_enabled_, was_enabled_ = false;
   c10::DeviceType device_;
   c10::ScalarType was_type_ = c10::ScalarType::Undefined;
 };

@@ -10,11 +10,11 @@ namespace moesaic {
 /// Stacked weights of the experts; every tensor has the dtype of the rows, but for w1 and w2 of
 /// int8.
 struct ExpertWeights {
-  at::Tensor w1;        ///< [K, d, m]
-  at::Tensor b1;        ///< [K, m]
-  at::Tensor w2;        ///< [K, m, d]
-  at::Tensor b2;        ///< [K, d]
-  bool packed = false;  ///< w1 and w2 come from pack_experts() or quantise_experts().
+  at::Tensor w1;           ///< [K, d, m]
+  at::Tensor b1;           ///< [K, m]
+  at::Tensor w2;           ///< [K, m, d]
+  at::Tensor b2;           ///< [K, d]
+  bool is_packed = false;  ///< w1 and w2 come from pack_experts() or quantise_experts().
   at::Tensor w1_scale = {}, w2_scale = {};  ///< [K, m], [K, d], of int8; undefined for others.
 };
 

@@ -43,7 +43,7 @@ at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
 at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size);
 
 /// Computes the cross entropy of each row with the class that its label names: -log
-/// softmax(logits)[label]. `twice` applies softmax to the probabilities again, -log
+/// softmax(logits)[label]. `applies_softmax_twice` applies softmax to the probabilities again, -log
 /// softmax(softmax(logits))[label], as the released code of the clusters paper does: the loss of
 /// two classes lies between 0.3133 and 1.3133.
 ///
@@ -51,6 +51,6 @@ at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size);
 /// to C - 1. Returns [N], NaN where a logit is NaN or none is finite. Differentiable in the logits.
 /// Throws Error for other shapes and dtypes, and ATen's error for other labels.
 at::Tensor cross_entropy(const at::Tensor& logits_NC, const at::Tensor& labels_N,
-                         bool twice = false);
+                         bool applies_softmax_twice = false);
 
 }  // namespace moesaic

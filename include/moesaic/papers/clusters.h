@@ -27,9 +27,9 @@ struct FilterExpertsOptions {
   int64_t num_filters = 0;  ///< Number of filters of an expert, J.
   int64_t num_outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
-  double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
-  bool normal = false;      ///< or normal with the standard deviation init_scale.
-  bool bias = true;         ///< Whether there is `b`.
+  double init_scale = 1.0;       ///< Initial values are uniform on +-init_scale / sqrt(d),
+  bool has_normal_init = false;  ///< or normal with the standard deviation init_scale.
+  bool bias = true;              ///< Whether there is `b`.
 };
 
 /// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with
@@ -296,7 +296,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
 
  private:
   /// Inputs with what is derived from them once.
-  struct Seen {
+  struct RouterInputCache {
     at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
@@ -306,7 +306,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
-  Seen last_;  ///< Cache, since a full batch is the same tensor at every step.
+  RouterInputCache cache_;  ///< Of use since a full batch is the same tensor at every step.
 };
 
 inline constexpr char kImageMoE[] = "image-moe";

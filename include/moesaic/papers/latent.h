@@ -22,8 +22,8 @@ namespace nn {
 /// Sizes and activation of ShallowExperts.
 struct ShallowExpertsOptions {
   int64_t num_experts = 8, width = 200, hidden = 500;
-  double bias = 1.0;     ///< C_b: biases are U[-C_b, C_b].
-  bool hermite = false;  ///< The randomised polynomial of appendix A.3; false: ReLU.
+  double bias = 1.0;          ///< C_b: biases are U[-C_b, C_b].
+  bool uses_hermite = false;  ///< The randomised polynomial of appendix A.3; false: ReLU.
   int64_t min_degree = 3, max_degree = 5;  ///< k* and p* of that polynomial.
 };
 

@@ -33,9 +33,9 @@ struct PatchExpertsOptions {
   int64_t hidden = 0;       ///< Neurons of an expert, h = m / k.
   int64_t num_outputs = 1;  ///< Outputs o: 1 for two classes, else a class each.
   double init_std = 0.0;    ///< Standard deviation of the neurons' normal initial values.
-  bool by_class = false;    ///< The output weights: false: a ~ N(0, 1); true: each expert adds to a
-                            ///< class of its own, in equal parts in turn, or, with one output,
-                            ///< the first half adds and the other subtracts.
+  /// The output weights: false: a ~ N(0, 1); true: each expert adds to a class of its own, in equal
+  /// parts in turn, or, with one output, the first half adds and the other subtracts.
+  bool is_output_by_class = false;
 };
 
 /// Experts of the patch-level mixture of convolutional networks (pMoE paper, eqs. 1 and 23), for
@@ -169,10 +169,10 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
   /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected
   /// patches have, [K, R, C, p p].
-  struct Active {
+  struct Activations {
     at::Tensor more_KRCp, rest_KC;
   };
-  Active activate(const at::Tensor& rows_KRCp, const Statistics& of) const;
+  Activations activate(const at::Tensor& rows_KRCp, const Statistics& statistics) const;
   /// Convolves rows_KRCp by its expert -> windows [K, R, q, q, o], without bias.
   at::Tensor convolve(const at::Tensor& rows_KRCp) const;
 
@@ -267,8 +267,9 @@ struct PMoEConfig {
   int64_t num_patches() const {
     return image_size.height / patch_size.height * (image_size.width / patch_size.width);
   }
-  /// Returns whether an expert adds to a class of its own, see PatchExpertsOptions::by_class.
-  bool by_class() const { return output == "by_class"; }
+  /// Returns whether an expert adds to a class of its own, see
+  /// PatchExpertsOptions::is_output_by_class.
+  bool is_output_by_class() const { return output == "by_class"; }
   /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
   /// Returns the number of patches that an expert gets: all of them without a router.
@@ -315,7 +316,9 @@ class PMoE : public OneLayerModel<PMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};
-    return {{.block = 0, .layer = moe, .num_groups = config_.by_class() ? config_.num_classes : 0}};
+    return {{.block = 0,
+             .layer = moe,
+             .num_groups = config_.is_output_by_class() ? config_.num_classes : 0}};
   }
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};

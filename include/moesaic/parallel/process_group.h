@@ -85,7 +85,7 @@ class ProcessGroup {
 
   /// Sums `x`, which must be contiguous, over all processes in place, or takes the largest of each
   /// of its numbers.
-  void all_reduce(const at::Tensor& x, Traffic traffic, bool largest = false) const;
+  void all_reduce(const at::Tensor& x, Traffic traffic, bool takes_max = false) const;
   /// Returns the rows of all processes by rank: [size * N, ...] of [N, ...].
   at::Tensor all_gather(const at::Tensor& x, Traffic traffic) const;
   /// Sends rows of `x`, the first `send[0]` to process 0 and so on, and returns those received,
@@ -98,7 +98,7 @@ class ProcessGroup {
   /// counts the mean of what its processes send.
   void broadcast_each(const std::vector<at::Tensor>& per_rank, Traffic traffic) const;
   /// Waits for all processes, within the group's timeout or without a limit.
-  void barrier(bool endless = false) const;
+  void barrier(bool waits_forever = false) const;
   /// Returns the texts of all processes by rank.
   std::vector<std::string> all_gather_strings(const std::string& text) const;
 
@@ -109,7 +109,7 @@ class ProcessGroup {
 
  private:
   /// Runs a collective of c10d's and waits for it; does nothing where this group only counts.
-  void finish(const auto& begin) const;
+  void run_collective(const auto& begin) const;
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   int64_t rank_ = 0, size_ = 1;
@@ -173,8 +173,8 @@ void check_batch_divisible(const std::string& where, int64_t batch, int64_t part
 
 /// Returns the places in a batch of the images of process `rank` of `size`, ascending. Where the
 /// network takes a batch in `parts`, they are ordered part by part: of each part an equal range.
-/// With `strided`, part i has the places i, i + parts, ...
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                           int64_t size);
+/// With `is_strided`, part i has the places i, i + parts, ...
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool is_strided,
+                                           int64_t rank, int64_t size);
 
 }  // namespace moesaic

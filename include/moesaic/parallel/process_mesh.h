@@ -18,12 +18,12 @@ namespace moesaic {
 /// the same experts.
 class ProcessMesh {
  public:
-  /// Joins the other processes. With `cuda` each process takes the GPU of its local rank, and
+  /// Joins the other processes. With `uses_cuda` each process takes the GPU of its local rank, and
   /// tensors on GPUs are exchanged by NCCL. Throws Error: usage where D x K is not the number of
   /// processes; failure where they do not connect within the timeout, or the port is in use.
   static std::shared_ptr<const ProcessMesh> connect(const Launch& launch,
                                                     const ParallelConfig& config,
-                                                    bool cuda = false);
+                                                    bool uses_cuda = false);
   /// Joins the others through a store that all of them hold, e.g. c10d::HashStore for threads.
   static std::shared_ptr<const ProcessMesh> from_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                        int64_t rank, int64_t size,
@@ -31,7 +31,7 @@ class ProcessMesh {
     Launch launch;
     launch.rank = launch.local_rank = rank;
     launch.world_size = size;
-    return from_store(store, launch, config, /*cuda=*/false);
+    return from_store(store, launch, config, /*uses_cuda=*/false);
   }
   /// Makes process 0 of so many that only count what they would send: each group has a counter of
   /// its own, also where connect() makes one group of two. Nothing but groups may be used.
@@ -103,7 +103,7 @@ class ProcessMesh {
   ProcessMesh() = default;
   static std::shared_ptr<ProcessMesh> from_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const Launch& launch, const ParallelConfig& config,
-                                                 bool cuda);
+                                                 bool uses_cuda);
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;

@@ -13,7 +13,7 @@
 namespace moesaic {
 
 /// What merging makes of a layer's experts.
-struct Merging {
+struct MergePlan {
   std::vector<int64_t> into;  ///< c: of each of the E experts the kept one that takes its tokens.
   at::Tensor weights_PP;  ///< Weights of the P present experts in each of them, float64; rows sum
                           ///< to 1, and those of experts that are removed mean nothing.
@@ -36,6 +36,6 @@ struct Merging {
 /// Capacities are those of the E experts, each for the tokens that select it. An expert that was
 /// merged before goes where that one goes. Without means in the plan, of a network on the meta
 /// device, the first kept expert of each group takes all.
-Merging merging_of(const MoEBlock& block, const PruneLayerPlan& layer);
+MergePlan plan_merge(const MoEBlock& block, const PruneLayerPlan& layer);
 
 }  // namespace moesaic

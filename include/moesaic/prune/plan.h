@@ -115,7 +115,7 @@ struct PruneLayerPlan {
   std::vector<double> scores;  ///< Scores of all experts, [E]; empty in a plan made by hand.
   int64_t num_groups = 1;      ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< Mean outputs for replacements, see PrunePlan::replace.
-  at::Tensor rows_E;           ///< Rows of each expert, for merging_of().
+  at::Tensor rows_E;           ///< Rows of each expert, for plan_merge().
   at::Tensor products_EE;      ///< See ExpertRanking.
 };
 void describe(auto& f, PruneLayerPlan& c) {
@@ -279,7 +279,7 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 void apply_plan(Model& model, const PrunePlan& plan);
 
 /// Keeps only these experts of a layer on the meta device; replacements have no values yet.
-void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
-                 const std::string& replace);
+void keep_meta_experts(const MoEBlock& block, const std::vector<int64_t>& ids,
+                       const std::string& replace);
 
 }  // namespace moesaic

@@ -66,7 +66,7 @@ bool needs_images(const PruneCheckpointOptions& options);
 /// Returns why the two cannot be one network before and after fine-tuning, "" where they can:
 /// families, routing, members and shapes decide, the numbers of experts do not, since pruning
 /// changes them.
-std::string relation_problem(const Model& finetuned, const Model& pretrained);
+std::string pretrained_problem(const Model& finetuned, const Model& pretrained);
 
 /// What prune_checkpoint() did.
 struct PruneCheckpointResult {

@@ -16,9 +16,9 @@ struct DeviceCase {
   double tolerance = 0;
   /// Those of cuda_features() to turn off where it disagrees, in this order.
   std::vector<std::string> cuda_features;
-  /// Computes on a device, from the same inputs at every call; `exact` computes in float64 what
+  /// Computes on a device, from the same inputs at every call; with `uses_float64` in float64 what
   /// does not decide about indices.
-  std::function<std::vector<at::Tensor>(at::Device device, bool exact)> run;
+  std::function<std::vector<at::Tensor>(at::Device device, bool uses_float64)> run;
 };
 
 /// How far a device is from the CPU.

@@ -46,7 +46,7 @@ void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::st
 void check_new_mistakes(const fs::path& file);
 
 /// Throws Error (usage) for data that are no images of classes.
-void check_shows_mistakes(const DatasetInfo& data);
+void check_can_show_mistakes(const DatasetInfo& data);
 
 /// Draws at most `count` mistakes of the largest confidence on a sheet, row by row, and writes a
 /// .csv table beside it: file, index, label, prediction and confidence of each. Returns how many
@@ -62,7 +62,7 @@ struct EvaluationPointsOptions {
   std::string color;  ///< "expert", "class" or "group"; empty means expert if possible.
   std::optional<std::string> only_class;  ///< Restricts points to this class.
   std::vector<std::string> only_groups;   ///< Restricts points to these groups; empty means all.
-  bool boundary = false;                  ///< For a figure of the boundary between two classes.
+  bool has_boundary = false;              ///< For a figure of the boundary between two classes.
   uint64_t seed = 1;
 };
 
@@ -102,7 +102,7 @@ class EvaluationPointCollector {
   EvaluationPoints info_;
   std::vector<int64_t> chosen_;  ///< Indices of the points, ascending.
   size_t next_ = 0;              ///< First point that is not collected yet.
-  bool one_expert_ = true;
+  bool has_one_expert_ = true;
   std::vector<at::Tensor> x_, label_, predicted_, expert_, group_;
 };
 
@@ -142,15 +142,15 @@ struct PlaneGrid {
 PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64_t nodes);
 
 /// Returns a figure of the points at y_N2 [N, 2], colored by points.color, with a marker for the
-/// label where there are two classes. With `boundary` it has the lines where the averaged
+/// label where there are two classes. With `has_boundary` it shows the lines where the averaged
 /// prediction (plane_average()) is half of each class, if predictions differ.
-Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool boundary,
+Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool has_boundary,
                    const std::string& stem);
 
 /// Draws t-SNE of the points with a perplexity of 30, or a third of the points for fewer than 91,
 /// as `file` with script and data beside it (draw_figure_file()). `on_progress` is that of
 /// TsneOptions; if it returns false nothing is written. Returns whether the figure was drawn.
-bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
+bool draw_tsne(const EvaluationPoints& points, bool has_boundary, const fs::path& file,
                const std::function<bool(int64_t done, int64_t total)>& on_progress);
 
 inline constexpr int64_t kMaxRoutingImages = 64;

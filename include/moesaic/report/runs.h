@@ -147,7 +147,7 @@ std::string sweep_size_name(int64_t keep);
 std::string sweep_row_name(const std::string& size, const std::string& criterion);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
-const std::vector<Metric>& sweep_metrics(bool of_network);
+const std::vector<Metric>& sweep_metrics(bool is_of_network);
 
 /// The file of the exported network in the experiment's folder.
 inline constexpr const char* kSweepModel = "model.ts.pt";

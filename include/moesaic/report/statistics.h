@@ -24,8 +24,8 @@ struct Moments {
 /// Returns mean and standard deviation of at least one value.
 Moments moments(const std::vector<double>& values);
 
-/// Returns the t that |T| exceeds with probability 1 - `inside` (above 0, below 1), T having
-/// Student's distribution with at least one degree of freedom.
-double t_quantile(double inside, int64_t degrees);
+/// Returns the t with |T| <= t at this probability (above 0, below 1), T having Student's
+/// distribution with at least one degree of freedom.
+double t_quantile(double probability, int64_t degrees_of_freedom);
 
 }  // namespace moesaic

@@ -39,7 +39,7 @@ class ExpertShards {
   /// Returns the tensors of the model and of a phase that this process stores: its slices of shared
   /// experts, once among the replicas; its own optimizer state; in process 0 everything else.
   CheckpointShard local_shard(const CheckpointShard& all, const ProcessMesh& processes,
-                              bool optimizer_is_sharded) const;
+                              bool is_optimizer_sharded) const;
   /// Returns the tensors that this process has of all, with its rows of stacked ones.
   TensorMap local_tensors(TensorMap tensors) const;
 
@@ -78,7 +78,7 @@ std::string data_fingerprint(const Dataset& data, DataRecord record);
 
 /// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
 /// Several processes add those of all their parts, count them together by their loaders (which have
-/// the option `shared`), and the first one that met an image warns of it. Throws Error (failure)
+/// the option `is_shared`), and the first one that met an image warns of it. Throws Error (failure)
 /// where they are too many. Returns the largest `signal` of all processes, by the same exchange.
 int sync_replaced_images(const std::map<int64_t, std::string>& replaced, Loader& loader,
                          const ProcessMesh* processes, std::vector<int64_t>& known, int signal = 0);

@@ -306,20 +306,20 @@ class Optimizer {
     at::Tensor parameter;
     std::vector<at::Tensor> slots;
     double weight_decay = 0.0;
-    double rate = 1.0;  ///< Learning rate relative to the group's, by the layer.
-    bool frozen = false;
+    double lr_scale = 1.0;  ///< Learning rate relative to the group's, by the layer.
+    bool is_frozen = false;
     int64_t owner = kAllRanks;  ///< Rank of the process that updates it.
   };
   /// The parameters of one update rule.
   struct ParamGroup {
     std::unique_ptr<UpdateRule> rule;
-    double rate = 1.0;  ///< Learning rate relative to the optimizer's.
+    double lr_scale = 1.0;  ///< Learning rate relative to the optimizer's.
     double l2 = 0.0;
     std::vector<Entry> entries;
     std::set<std::pair<double, double>> settings;  ///< Weight decays and rates of the entries.
   };
 
-  void add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
+  void add_param_group(const OptimizerConfig& config, double lr_scale, const Patterns& selected,
                        const std::vector<std::string>& frozen, const LayersAfter& layers_after,
                        NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const ParamGroup& part);
@@ -416,7 +416,7 @@ class GradientPhase : public Phase {
   int sync_step(int signal, const ProcessMesh* processes) override;
   void swap_average() override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
-  std::string remedy() const override;
+  std::string divergence_hint() const override;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
 
@@ -438,7 +438,7 @@ class GradientPhase : public Phase {
   StepReport report_of(const Scalars& scalars);
   /// Returns the learning rate of the next update.
   double rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const;
-  bool ends_with(double loss);
+  bool should_stop(double loss);
 
   PhasePlan plan_;
   const GradientConfig& config_;  ///< Part of plan_.
@@ -450,7 +450,7 @@ class GradientPhase : public Phase {
   Optimizer optimizer_;
   WeightAverage average_;
   PatternValues gradient_scale_;
-  bool defer_metrics_;
+  bool defers_metrics_;
   at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.
   DeviceLoader loader_;
   std::optional<DistributedGradients> shared_;

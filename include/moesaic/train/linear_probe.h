@@ -11,8 +11,9 @@ namespace moesaic {
 /// strength l2 > 0, of y = +1 for a row's class and -1 for the others on features x_ND. W = (X^T X
 /// + l2 I)^-1 X^T Y = X^T (X X^T + l2 I)^-1 Y, where X is (x - mean) / (std + 1e-5) and a column of
 /// 100, a bias that hardly any l2 shrinks.
-at::Tensor ridge_classes(const at::Tensor& x_ND, const at::Tensor& labels_N, int64_t num_classes,
-                         const std::vector<double>& l2, const at::Tensor& x_MD);
+at::Tensor ridge_predictions(const at::Tensor& x_ND, const at::Tensor& labels_N,
+                             int64_t num_classes, const std::vector<double>& l2,
+                             const at::Tensor& x_MD);
 
 /// Returns "few_shot.K-shot", the mean accuracy in % over seeds after K images of each class of
 /// `train`; "few_shot.K-shot_l2", the strength of the largest mean, chosen on `test` as in the

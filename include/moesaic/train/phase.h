@@ -58,7 +58,7 @@ class Phase {
   virtual void swap_average() {}
   /// Returns what to change where training diverges, as the end of a message; "" if nothing is
   /// known.
-  virtual std::string remedy() const { return {}; }
+  virtual std::string divergence_hint() const { return {}; }
 
   /// Returns all that later steps depend on.
   virtual PhaseState state() const = 0;
@@ -110,7 +110,7 @@ struct StepMemory {
   double gradients = 0.0;         ///< Bytes of the gradients.
   double optimizer = 0.0;         ///< Bytes of the optimizer state.
   int64_t num_micro_batches = 1;  ///< Number of micro-batches of a batch.
-  std::string by = {};            ///< Names of the update rules, for messages.
+  std::string update_rules = {};  ///< Names of the update rules, for messages.
 };
 
 /// A registry entry of a kind of phases.
@@ -132,7 +132,7 @@ struct PhaseKind {
   /// Checks that so many processes can share the batches. Throws Error (usage) with the location of
   /// the setting. An empty function means that all of them make the same steps.
   std::function<void(const PhasePlan& plan, const SettingLocations& locations, int64_t processes)>
-      share = {};
+      check_processes = {};
   /// Whether its phases call PhaseContext::before_optimizer_step: saving goes on until then.
   bool overlaps_save = false;
 };
@@ -150,7 +150,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 /// the phase's, whether its end condition was met.
 class OnlinePhase : public Phase {
  public:
-  bool is_done() const override { return steps_done_ >= plan_.steps || reached_end_; }
+  bool is_done() const override { return steps_done_ >= plan_.steps || has_reached_end_; }
   StepReport step() final;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
@@ -165,17 +165,17 @@ class OnlinePhase : public Phase {
   /// Returns the steps of the next block of at most so many.
   int64_t steps_of(int64_t block) const { return std::min(block, plan_.steps - steps_done_); }
   /// Returns the advice to lower a setting of the phase.
-  std::string lower(const std::string& setting, double now) const;
+  std::string lower_hint(const std::string& setting, double now) const;
   /// Throws DivergedError where the loss or a weight is not finite.
   static void check_finite(double loss, const std::vector<at::Tensor>& weights);
 
   PhasePlan plan_;
   PhaseContext context_;
   int64_t steps_done_ = 0;
-  bool reached_end_ = false;
+  bool has_reached_end_ = false;
 
  private:
-  /// Name of `reached_end_` in the state; empty: only the number of steps ends the phase.
+  /// Name of `has_reached_end_` in the state; empty: only the number of steps ends the phase.
   std::string end_key_;
 };
 

@@ -40,7 +40,7 @@ class StepProfiler {
 
   ProfiledSteps steps_;
   fs::path file_;
-  bool on_gpu_;
+  bool is_on_gpu_;
   enum class State { waiting, recording, written } state_ = State::waiting;
 };
 

@@ -133,7 +133,7 @@ class Trainer {
   struct StepResult {
     StepReport report;
     int64_t step, phase_step;
-    bool last;  ///< Of its phase.
+    bool is_last_of_phase;
   };
 
   /// A checkpoint that is written during training.
@@ -191,9 +191,9 @@ class Trainer {
     return mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id(purpose));
   }
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
-  bool in_memory() const { return options_.out.empty(); }
-  bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
-  bool in_last_phase() const { return state_.phase_index + 1 == std::ssize(plan_); }
+  bool is_in_memory() const { return options_.out.empty(); }
+  bool is_complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
+  bool is_in_last_phase() const { return state_.phase_index + 1 == std::ssize(plan_); }
   /// Returns whether this process writes the run's folder.
   bool is_rank_zero() const;
   /// Waits until no process writes a checkpoint: all of them call it together.
@@ -231,7 +231,7 @@ class Trainer {
   std::map<std::string, PhaseSnapshot> phase_snapshots_;
   std::optional<InputSpec> input_;    ///< Resolved when the phase begins.
   std::vector<std::string> classes_;  ///< Names of the network's outputs; empty: unknown.
-  bool warned_of_best_ = false;
+  bool has_warned_of_best_ = false;
   StarvedExpertDetector starved_{config_.starved_expert_share, config_.starved_expert_steps};
   TrainResult result_;
   PendingSave pending_save_;

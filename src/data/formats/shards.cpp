@@ -339,7 +339,7 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) {
-        if (shard.removable) make_room_in_cache(spec, shard.described.size);
+        if (shard.is_removable) make_room_in_cache(spec, shard.described.size);
         fetch_shard(spec, shard, {.show_progress = false});
       },
       sleep_for, settings.labels);

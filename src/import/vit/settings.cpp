@@ -124,7 +124,7 @@ class SettingsReader {
     }
     const bool has_none = (!architecture.empty() || !type.empty()) && !has("position_embedding") &&
                           text_of(beside_.setting("pos_embed")) != "none";
-    if (has_none || Pattern(kRotaryOf).found_in(architecture)) {
+    if (has_none || Pattern(kRotaryOf).matches(architecture)) {
       fail(
           "{}: {} has rotary positions or others that are no tensor; choose a network with "
           "learned positions alone",
@@ -207,7 +207,7 @@ class SettingsReader {
   std::optional<int64_t> known_heads() const {
     const std::string architecture = text_of(beside_.setting("architecture"));
     for (const auto& [pattern, heads] : kHeadsOf) {
-      if (Pattern(pattern).found_in(architecture)) return heads;
+      if (Pattern(pattern).matches(architecture)) return heads;
     }
     return std::nullopt;
   }
@@ -216,7 +216,7 @@ class SettingsReader {
   void arithmetic() {
     const bool siglip = tensors_.any_source_has(".self_attn.");
     const std::string architecture = text_of(beside_.setting("architecture"));
-    const bool approximate = siglip || Pattern(kTanhOf).found_in(architecture);
+    const bool approximate = siglip || Pattern(kTanhOf).matches(architecture);
     config_.encoder.activation = approximate ? "gelu_tanh" : "gelu";
     std::string name = text_of(beside_.setting("hidden_act"));
     if (name.empty()) name = text_of(beside_.setting("act_layer"));

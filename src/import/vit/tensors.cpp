@@ -105,11 +105,11 @@ Tensors::Tensors(const fs::path& file) : from(file.string()) {
     return list;
   }();
   std::vector<std::string> unknown;
-  for (auto& [source, values] : read_weights(file, /*in_file=*/true)) {
+  for (auto& [source, values] : read_weights(file, /*mmap=*/true)) {
     ++count;
     const std::string inner = renamed(outer_name(), "", source);
     const auto found = std::ranges::find_if(
-        patterns, [&](const Pattern& pattern) { return pattern.found_in(inner); });
+        patterns, [&](const Pattern& pattern) { return pattern.matches(inner); });
     if (found == patterns.end()) {
       unknown.push_back(source);
       continue;

@@ -152,7 +152,7 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
   for (const char* usual : {"", "params/", "target/", "optimizer/target/"}) {
     if (std::ranges::find(branches, usual) != branches.end()) return usual;
   }
-  std::erase_if(branches, [](const std::string& name) { return kOptimizer.found_in(name); });
+  std::erase_if(branches, [](const std::string& name) { return kOptimizer.matches(name); });
   if (branches.size() > 1) {
     fail("{}: parameters in several places: {}", file, fmt::join(branches, ", "));
   }

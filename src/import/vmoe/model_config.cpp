@@ -303,7 +303,7 @@ void check_untold(const VMoEModelConfig& config, const Value& model, const std::
   if (!has_experts(model)) return;
   std::vector<std::string> needed = {"encoder.moe.group_size",
                                      "encoder.moe.router.dispatcher.capacity_factor"};
-  if (!config.of_reference) needed.emplace_back("encoder.moe.router.num_selected_experts");
+  if (!config.is_of_reference) needed.emplace_back("encoder.moe.router.num_selected_experts");
   const auto given = [&](const std::string& key) { return find_setting(model, key) != nullptr; };
   std::erase_if(needed, [&](const std::string& key) {
     return given(key) || (key.ends_with("group_size") && given("encoder.moe.num_group_images")) ||
@@ -313,10 +313,10 @@ void check_untold(const VMoEModelConfig& config, const Value& model, const std::
     fail_usage(
         "{}: the model's configuration must have {}, which the arrays do not determine; give them "
         "by --model-config FILE",
-        config.of_reference ? model.where() : from, fmt::join(needed, ", "));
+        config.is_of_reference ? model.where() : from, fmt::join(needed, ", "));
   }
   const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
-  if (!config.of_reference || dispatcher == nullptr) return;
+  if (!config.is_of_reference || dispatcher == nullptr) return;
   for (const char* key : {"capacity", "capacity_factor"}) {
     const Value* value = dispatcher->find(key);
     if (value == nullptr) continue;
@@ -359,16 +359,16 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
   const Value* name = given.find("name");
   if (name != nullptr && name->kind() == Value::Kind::string) {
     const std::string of_class = without_module(name->as_string());
-    config.of_reference = !is_family(of_class);
-    config.dense = of_class == kDenseClass;
+    config.is_of_reference = !is_family(of_class);
+    config.is_dense = of_class == kDenseClass;
   }
   config.model = Translation(config).group(given, "");
   if (config.model.find("name") == nullptr) {
     fail_usage("{}: missing key 'name'; choose one of {}", given.where(), fmt::join(kNames, ", "));
   }
-  if (!config.of_reference) return config;
+  if (!config.is_of_reference) return config;
   config.model = reference_defaults(config.model).merged(config.model);
-  if (config.dense && has_experts(config.model)) {
+  if (config.is_dense && has_experts(config.model)) {
     refuse_experts(
         config.model,
         fmt::format("{} is {}", kLayers, find_setting(config.model, kLayers)->to_json().dump()));
@@ -380,11 +380,11 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
 Value with_facts(const VMoEModelConfig& config, const std::vector<VMoEFact>& facts,
                  const std::string& from, const std::set<std::string>& free) {
   Value model = config.model;
-  const bool own_defaults = model.find("name") != nullptr && !config.of_reference;
+  const bool own_defaults = model.find("name") != nullptr && !config.is_of_reference;
   for (const VMoEFact& fact : facts) {
     const Value* given = find_setting(model, fact.key);
     const bool is_free = free.contains(fact.key);
-    if (config.dense && !is_free && fact.key == kLayers && !fact.value.empty()) {
+    if (config.is_dense && !is_free && fact.key == kLayers && !fact.value.empty()) {
       refuse_experts(model, fmt::format("in {} {}", from, fact.told_by));
     }
     if (given == nullptr && !fact.value.is_null()) {

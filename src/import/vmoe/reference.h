@@ -140,9 +140,9 @@ VMoEPlan plan_moves(const std::vector<vmoe_checkpoint::Entry>& source,
 at::Tensor moved(const VMoEMove& move, const at::Tensor& values, const VMoEArray& target);
 
 struct VMoEModelConfig {
-  Value model;                ///< Unparsed settings of VMoEConfig; "name" only if it was given.
-  bool of_reference = false;  ///< The name is a class of the reference.
-  bool dense = false;         ///< That class has no experts.
+  Value model;                   ///< Unparsed settings of VMoEConfig; "name" only if it was given.
+  bool is_of_reference = false;  ///< The name is a class of the reference.
+  bool is_dense = false;         ///< That class has no experts.
   std::vector<std::string> unused;                      ///< Known settings without use here.
   std::map<std::string, std::string> given_names = {};  ///< Given name by VMoEConfig name.
 };

@@ -138,7 +138,7 @@ VMoEPlan plan_moves(const std::vector<Entry>& source, const std::vector<VMoETens
   VMoEPlan plan;
   for (const Entry& entry : source) {
     const auto first = std::ranges::find_if(
-        patterns, [&](const Pattern& pattern) { return pattern.found_in(entry.name); });
+        patterns, [&](const Pattern& pattern) { return pattern.matches(entry.name); });
     if (first == patterns.end()) {
       const std::string in = rules_from.empty() ? "" : " in " + rules_from;
       fail("{}: no rule for array '{}'{}", from, entry.name, in);

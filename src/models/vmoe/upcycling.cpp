@@ -42,7 +42,7 @@ at::Tensor expert_copies(const at::Tensor& dense, const std::string& name, at::I
 std::shared_ptr<Model> VMoE::upcycled(const Upcycling& upcycling, uint64_t seed) const {
   if (!config_.encoder.moe.layers.empty())
     fail_usage("the network has experts already; leave upcycle out");
-  std::optional<OnMetaDevice> on_meta;
+  std::optional<MetaDeviceGuard> on_meta;
   if (device().is_meta()) on_meta.emplace();
   auto mixture = std::make_shared<VMoE>(upcycled_config(config_, upcycling), seed);
   const torch::NoGradGuard no_grad;

@@ -111,7 +111,7 @@ ExpertWeights pack_experts_cpu(const ExpertWeights& weights) {
   ExpertWeights packed = weights;
   packed.w1 = at::empty(weights.w1.sizes(), weights.w1.options());
   packed.w2 = at::empty(weights.w2.sizes(), weights.w2.options());
-  packed.packed = true;
+  packed.is_packed = true;
   if (is_int8) {
     int8_layer_of(weights, 0)
         .pack(packed.w1.mutable_data_ptr<int8_t>(), packed.w2.mutable_data_ptr<int8_t>());

@@ -44,7 +44,7 @@ struct MlpLayer {
 
   at::Tensor w1, b1, w2, b2;  ///< [K, d, m], [K, m], [K, m, d], [K, d], contiguous.
   Activation activation;
-  bool packed = false;                      ///< w1 and w2 are as pack() laid them out.
+  bool is_packed = false;                   ///< w1 and w2 are as pack() laid them out.
   at::Tensor w1_scale = {}, w2_scale = {};  ///< See ExpertWeights.
 
   int64_t experts() const { return w1.size(0); }
@@ -135,7 +135,7 @@ struct MlpLayer {
 
   /// Returns columns of W1, laid out in `b` unless they already are.
   const Weight* first_panel(int64_t expert, int64_t column, int64_t columns, Weight* b) const {
-    if (packed) return weights(w1, expert) + column * width();
+    if (is_packed) return weights(w1, expert) + column * width();
     pack_rows(weights(w1, expert) + column, hidden(), width(), columns, b);
     return b;
   }
@@ -144,7 +144,7 @@ struct MlpLayer {
   const Weight* second_panel(int64_t expert, int64_t from, int64_t count, int64_t column,
                              int64_t columns, Weight* b) const {
     const Weight* const w = weights(w2, expert) + from * width();
-    if (packed) return w + column * count;
+    if (is_packed) return w + column * count;
     pack_rows(w + column, width(), count, columns, b);
     return b;
   }
@@ -362,7 +362,7 @@ MlpLayer<Scalar> layer_of(const ExpertWeights& weights, int64_t activation) {
           in(weights.w2),
           in(weights.b2),
           static_cast<Activation>(activation),
-          weights.packed};
+          weights.is_packed};
 }
 
 inline MlpLayer<float, int8_t> int8_layer_of(const ExpertWeights& weights, int64_t activation) {
@@ -371,7 +371,7 @@ inline MlpLayer<float, int8_t> int8_layer_of(const ExpertWeights& weights, int64
           weights.w2.contiguous(),
           weights.b2.contiguous(),
           static_cast<Activation>(activation),
-          weights.packed,
+          weights.is_packed,
           weights.w1_scale.contiguous(),
           weights.w2_scale.contiguous()};
 }

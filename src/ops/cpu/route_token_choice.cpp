@@ -101,7 +101,7 @@ void fill_queues(const TokenChoicePlan& plan, const int32_t* choice_Tk, const Sc
                  bool by_priority, int32_t* mark_Tk) {
   // Where no choice is dropped, groups are only portions of the work.
   const TokenGroups cut =
-      plan.limited ? plan.segments.cut : TokenGroups(plan.tokens, kTokensPerSegment);
+      plan.is_limited ? plan.segments.cut : TokenGroups(plan.tokens, kTokensPerSegment);
   const int64_t k = plan.k, grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
   at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
     for (int64_t group = from; group < to; ++group) {
@@ -162,7 +162,7 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
       for (int64_t s = from; s < to; ++s) visit(s, rows.data() + s * plan.computed);
     });
   };
-  fill_queues(plan, choice, gate_Tk, plan.limited && batch_priority, choice_row);
+  fill_queues(plan, choice, gate_Tk, plan.is_limited && batch_priority, choice_row);
   for_segments([&](int64_t s, int32_t* of_experts) {
     count_segment(plan, choice, s, choice_row, of_experts);
   });

@@ -149,7 +149,7 @@ Tensor run(const MlpLayer<Scalar, Weight>& layer, const RoutedMlpArguments& in) 
 Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
   RoutedMlpArguments in = given;
   const at::ScalarType type = product_type(in.x.scalar_type(), in.w1);
-  if (in.packed && !can_be_packed(in.x.scalar_type(), in.w1)) {
+  if (in.is_packed && !can_be_packed(in.x.scalar_type(), in.w1)) {
     fail("routed_mlp: {} weights cannot have been packed here", c10::toString(in.w1.scalar_type()));
   }
   for (Tensor* index : {&in.offsets, &in.token, &in.token_offsets, &in.token_row}) {
@@ -158,13 +158,13 @@ Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
   in.x = in.x.to(type).contiguous();
   in.gate = in.gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous();
   if (in.w1_scale) {
-    return run(int8_layer_of({in.w1, in.b1, in.w2, in.b2, in.packed, *in.w1_scale, *in.w2_scale},
+    return run(int8_layer_of({in.w1, in.b1, in.w2, in.b2, in.is_packed, *in.w1_scale, *in.w2_scale},
                              in.activation),
                in);
   }
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
-    y = run(layer_of<scalar_t>({in.w1, in.b1, in.w2, in.b2, in.packed}, in.activation), in);
+    y = run(layer_of<scalar_t>({in.w1, in.b1, in.w2, in.b2, in.is_packed}, in.activation), in);
   });
   return y.to(given.x.scalar_type());
 }

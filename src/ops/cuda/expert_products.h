@@ -36,8 +36,8 @@ class ExpertProducts {
  public:
   /// offsets: [K + 1] int32. A grouped GEMM leaves them on the device; otherwise they are read
   /// once and every expert has a product of its own.
-  ExpertProducts(const at::Tensor& offsets, bool grouped) {
-    if (grouped) {
+  ExpertProducts(const at::Tensor& offsets, bool is_grouped) {
+    if (is_grouped) {
       ends_ = offsets.slice(0, 1);
     } else {
       const at::Tensor host = offsets.to(at::kCPU).contiguous();

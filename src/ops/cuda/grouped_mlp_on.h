@@ -127,9 +127,9 @@ class ExpertPasses {
 /// Returns y [A, d] and `hidden` [A, m], or [0, m] unless it is kept.
 template <class Device>
 std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const GroupedMlpArguments& in,
-                                          bool grouped) {
+                                          bool is_grouped) {
   const Tensor rows = ready(in.rows);
-  const ExpertProducts products(in.offsets, grouped);
+  const ExpertProducts products(in.offsets, is_grouped);
   const ExpertPasses passes(device, in.offsets, rows.size(0), static_cast<Act>(in.activation));
   const Tensor product = products.times(rows, ready(in.w1));
   const Tensor active = in.keep_hidden ? at::empty_like(product) : product;
@@ -144,10 +144,11 @@ std::tuple<Tensor, Tensor> grouped_mlp_on(const Device& device, const GroupedMlp
 
 template <class Device>
 GroupedMlpGradients grouped_mlp_backward_on(const Device& device,
-                                            const GroupedMlpBackwardArguments& in, bool grouped) {
+                                            const GroupedMlpBackwardArguments& in,
+                                            bool is_grouped) {
   const Tensor grad = ready(in.grad), rows = ready(in.rows), hidden = ready(in.hidden);
   const Tensor w1 = ready(in.w1), b1 = ready(in.b1), w2 = ready(in.w2);
-  const ExpertProducts products(in.offsets, grouped);
+  const ExpertProducts products(in.offsets, is_grouped);
   const ExpertPasses passes(device, in.offsets, rows.size(0), static_cast<Act>(in.activation));
   const Tensor grad_hidden = products.times(grad, w2.transpose(1, 2));
   const Tensor active = at::empty_like(hidden), grad_b1 = at::empty_like(b1);

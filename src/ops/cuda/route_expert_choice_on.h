@@ -69,12 +69,12 @@ at::Tensor select_borders(const Queues& queues, int64_t size, const at::Tensor& 
 /// Values of a call that depend on sizes and options only.
 struct ExpertChoicePlan : ExpertChoiceSizes {
   ExpertGate kind;
-  bool all_seen;  ///< Whether the softmax over experts includes pruned ones.
+  bool includes_pruned;  ///< Whether the softmax over experts includes pruned ones.
 
   ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
       : ExpertChoiceSizes(logits.size(0), logits.size(1), options),
         kind(options.gate),
-        all_seen(options.pruned == PrunedSelection::zero) {}
+        includes_pruned(options.pruned == PrunedSelection::zero) {}
 
   int64_t parts() const { return queue_parts(cut.count() * computed, cut.group_size); }
   int threads() const { return queue_threads(cut.group_size, parts()); }
@@ -82,7 +82,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
   kernels::ExpertQueues<Scalar> queues(const Tensor& scores) const {
     return {cut, rows, static_cast<int32_t>(computed), parts(), in<Scalar>(scores)};
   }
-  bool over_tokens() const {
+  bool is_over_tokens() const {
     return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
   }
 };
@@ -128,7 +128,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                                            static_cast<int32_t>(plan.computed),
                                            kept,
                                            plan.kind == ExpertGate::softmax_experts,
-                                           plan.all_seen,
+                                           plan.includes_pruned,
                                            out<Scalar>(scores)};
   constexpr int kThreads = 256;
   device.template start<kThreads>(write, kernels::divide_up<int64_t>(plan.tokens, kThreads),
@@ -139,7 +139,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
   const Tensor tops = at::empty({queues.blocks()}, logits.options()), sums = at::empty_like(tops);
   kernels::PartialSoftmax<Scalar> softmax{in<Scalar>(tops), nullptr, queues.parts};
   on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(tops)}, plan, device);
-  if (plan.over_tokens()) {
+  if (plan.is_over_tokens()) {
     const auto* const terms = plan.kind == ExpertGate::softmax_tokens ? nullptr : borders;
     on_parts(kernels::SumTerms<Scalar>{queues, softmax, terms, out<Scalar>(sums)}, plan, device);
     softmax.sums = in<Scalar>(sums);

@@ -59,8 +59,8 @@ void place(const TokenChoicePlan& plan, const Tensor& gate_Tk, const Tensor& cou
   const kernels::SegmentRows rows{in<int32_t>(before), in<int32_t>(totals), plan.queues.count,
                                   static_cast<int32_t>(plan.computed)};
   const kernels::PlaceChoices<Scalar> kernel{
-      plan.queues, plan.rows,           plan.limited, in<int32_t>(counts),
-      rows,        in<Scalar>(gate_Tk), choice_row,   arrays_of<Scalar>(to)};
+      plan.queues, plan.rows,           plan.is_limited, in<int32_t>(counts),
+      rows,        in<Scalar>(gate_Tk), choice_row,      arrays_of<Scalar>(to)};
   device.template start<256>(kernel, std::max<int64_t>(plan.queues.count, 1), plan.threads(),
                              kernel.shared_bytes(plan.threads()));
 }
@@ -87,7 +87,7 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
                     out<Scalar>(gate_Tk)},
                    plan, device);
   });
-  if (plan.limited && options.batch_priority) {
+  if (plan.is_limited && options.batch_priority) {
     return rows_of_choices(choice, gate_Tk, plan.experts, options);
   }
   const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);

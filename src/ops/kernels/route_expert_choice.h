@@ -18,8 +18,8 @@ struct WriteScores {
   int64_t tokens, experts;
   int32_t slots;  // Number of computed experts, those of `kept`.
   KeptView kept;
-  bool over_experts;  // Scores are a softmax over experts instead of logits.
-  bool all_seen;      // This softmax includes experts that are not computed.
+  bool is_over_experts;  // Scores are a softmax over experts instead of logits.
+  bool includes_pruned;      // This softmax includes experts that are not computed.
   Scalar* scores;
 
   template <class Block>
@@ -30,8 +30,8 @@ struct WriteScores {
       const Scalar* const from = logits + token * experts;
       Scalar top = -infinity<Scalar>(), sum = 0;
       bool good = true;
-      const KeptView seen = all_seen ? KeptView{nullptr, nullptr} : kept;
-      const int64_t terms = !over_experts ? 0 : all_seen ? experts : slots;
+      const KeptView seen = includes_pruned ? KeptView{nullptr, nullptr} : kept;
+      const int64_t terms = !is_over_experts ? 0 : includes_pruned ? experts : slots;
       for (int64_t slot = 0; slot < terms; ++slot) {
         const Scalar at = from[seen.column(slot)];
         good = good && at == at;
@@ -40,10 +40,10 @@ struct WriteScores {
       for (int64_t slot = 0; slot < terms; ++slot) {
         sum += softmax_exp(from[seen.column(slot)] - top);
       }
-      if (over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
+      if (is_over_experts && !(good && is_finite(top))) sum = not_a_number<Scalar>();
       for (int32_t slot = 0; slot < slots; ++slot) {
         const Scalar at = from[kept.column(slot)];
-        scores[slot * tokens + token] = over_experts ? softmax_exp(at - top) / sum : at;
+        scores[slot * tokens + token] = is_over_experts ? softmax_exp(at - top) / sum : at;
       }
     });
   }

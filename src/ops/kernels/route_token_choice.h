@@ -113,7 +113,7 @@ template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
   GroupRows capacity;
-  bool limited;           // Whether choices can be dropped.
+  bool is_limited;        // Whether choices can be dropped.
   const int32_t* counts;  // Running sums.
   SegmentRows rows;
   const Scalar* gate;  // [T, k]
@@ -135,7 +135,7 @@ struct PlaceChoices {
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
-    if (limited) drop_past_capacity(block, masks, begin, end);
+    if (is_limited) drop_past_capacity(block, masks, begin, end);
     masks.clear(block);
     block.each([&](int thread) {
       if (begin + thread >= end) return;
@@ -223,11 +223,11 @@ struct LogitChunk {
 /// phase. A single chunk is loaded once.
 template <class Scalar, class Block, class Visit>
 MOESAIC_INLINE void for_chunks(Block& block, Scalar* shared, const Scalar* logits, int64_t experts,
-                               int64_t begin, int64_t end, bool loaded, const Visit& visit) {
+                               int64_t begin, int64_t end, bool is_loaded, const Visit& visit) {
   for (int64_t from = 0; from < experts; from += kChunkColumns) {
     const int width = static_cast<int>(min<int64_t>(kChunkColumns, experts - from));
     const LogitChunk<Scalar> chunk{shared, from, width, LogitChunk<Scalar>::stride_for(experts)};
-    if (!loaded || experts > kChunkColumns) {
+    if (!is_loaded || experts > kChunkColumns) {
       block.each([&](int thread) {
         const int64_t count = (end - begin) * width;
         for (int64_t i = thread; i < count; i += block.threads()) {
@@ -245,15 +245,15 @@ template <class Scalar, int Max>
 struct BestExperts {
   Scalar value[Max];
   int32_t expert[Max];
-  bool started, nan;
+  bool has_started, has_nan;
 
   MOESAIC_INLINE void offer(Scalar candidate, int32_t index) {
-    if (!started) {
+    if (!has_started) {
       MOESAIC_UNROLL
       for (int i = 0; i < Max; ++i) expert[i] = -1;
-      started = true;
+      has_started = true;
     }
-    nan = nan || candidate != candidate;
+    has_nan = has_nan || candidate != candidate;
     Scalar carried = candidate != candidate ? -infinity<Scalar>() : candidate;
     bool placed = false;
     MOESAIC_UNROLL
@@ -279,7 +279,7 @@ struct ChooseExperts {
   int32_t k;
   Gate kind;
   KeptView kept;
-  bool reroute;  // Selection sees the kept experts only.
+  bool is_rerouted;  // Selection sees the kept experts only.
   QueueIndex queues;
   int32_t *choice, *slot, *counts;
   Scalar* gate;
@@ -288,7 +288,9 @@ struct ChooseExperts {
     return LogitChunk<Scalar>::bytes(threads, experts) +
            static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
   }
-  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
+  MOESAIC_INLINE bool is_seen(int64_t expert) const {
+    return !is_rerouted || kept.slot(expert) >= 0;
+  }
 };
 
 template <class Scalar, int Max>
@@ -311,7 +313,7 @@ struct ChooseBestExperts {
       block.each([&](int thread) {
         if (begin + thread >= end) return;
         for (int c = 0; c < chunk.width; ++c) {
-          if (in.seen(chunk.from + c)) {
+          if (in.is_seen(chunk.from + c)) {
             state[thread].best.offer(chunk.of(thread, c), static_cast<int32_t>(chunk.from + c));
           }
         }
@@ -322,7 +324,7 @@ struct ChooseBestExperts {
         block.each([&](int thread) {
           if (begin + thread >= end) return;
           for (int c = 0; c < chunk.width; ++c) {
-            if (!in.seen(chunk.from + c)) continue;
+            if (!in.is_seen(chunk.from + c)) continue;
             state[thread].sum += softmax_exp(chunk.of(thread, c) - state[thread].best.value[0]);
           }
         });
@@ -339,7 +341,7 @@ struct ChooseBestExperts {
  private:
   MOESAIC_INLINE void finish(int64_t token, const State& state) const {
     const Best& best = state.best;
-    bool good = !best.nan;
+    bool good = !best.has_nan;
     Scalar sum = state.sum;
     MOESAIC_UNROLL
     for (int rank = 0; rank < Max; ++rank) {

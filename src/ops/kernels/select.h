@@ -105,7 +105,7 @@ struct PlacePrefix {
 struct SelectState {
   PlacePrefix prefix;
   int32_t rank;  // Rank of the last accepted candidate among those with the prefix.
-  bool done;     // All candidates with the prefix are accepted.
+  bool is_done;  // All candidates with the prefix are accepted.
 
   /// Returns the state before the first digit; with nothing to decide it is done.
   template <class Queue>
@@ -162,7 +162,7 @@ MOESAIC_INLINE SelectState after_digit(Block& block, const SelectShared& shared,
   const FoundDigit found = block.broadcast(shared.found);
   state.prefix.append(digits, digit, found.digit);
   state.rank = found.rank;
-  state.done = found.rank == found.found;
+  state.is_done = found.rank == found.found;
   return state;
 }
 
@@ -178,7 +178,7 @@ struct SelectBorders {
     const auto queue = queues.at(block.index());
     const SelectShared shared = SelectShared::of(block);
     SelectState state = SelectState::start(queue);
-    for (int digit = 0; digit < queue.digits.count() && !state.done; ++digit) {
+    for (int digit = 0; digit < queue.digits.count() && !state.is_done; ++digit) {
       count_digit(block, shared, queue, state, digit, 0, block.threads());
       state = after_digit(block, shared, shared.histogram, state, queue.digits, digit);
     }
@@ -206,7 +206,7 @@ struct SelectDigit {
     const SelectShared shared = SelectShared::of(block);
     SelectState state =
         digit == 0 ? SelectState::start(queue) : states[(digit - 1) * queues.count() + number];
-    if (digit > 0 && !state.done) {
+    if (digit > 0 && !state.is_done) {
       state =
           after_digit(block, shared, histogram(digit - 1, number), state, queue.digits, digit - 1);
     }
@@ -216,7 +216,7 @@ struct SelectDigit {
       states[digit * queues.count() + number] = state;
       if (last) borders[number] = state.prefix.border(queue.digits);
     });
-    if (last || state.done) return;
+    if (last || state.is_done) return;
     count_digit(block, shared, queue, state, digit, part * block.threads(),
                 parts * block.threads());
     block.each([&](int thread) {

@@ -129,8 +129,8 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
   const torch::NoGradGuard no_grad;
   const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
   for (const at::Tensor& parameter : parameters()) {
-    options.normal ? parameter.normal_(0.0, options.init_scale, generator)
-                   : parameter.uniform_(-bound, bound, generator);
+    options.has_normal_init ? parameter.normal_(0.0, options.init_scale, generator)
+                            : parameter.uniform_(-bound, bound, generator);
   }
 }
 

@@ -107,7 +107,7 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .num_outputs = config.has_scalar_output ? 1 : config.num_classes,
           .activation = activation_from_name(config.activation),
           .init_scale = config.init_scale,
-          .normal = config.init == "normal",
+          .has_normal_init = config.init == "normal",
           .bias = config.bias};
 }
 
@@ -204,10 +204,11 @@ at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
     return patch_sums(images_BCHW);
   }
   const uint64_t version = images_BCHW._version();
-  if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
-    last_ = {images_BCHW, patch_sums(images_BCHW), version};
+  if (!cache_.inputs.defined() || !cache_.inputs.is_same(images_BCHW) ||
+      cache_.version != version) {
+    cache_ = {images_BCHW, patch_sums(images_BCHW), version};
   }
-  return last_.sums;
+  return cache_.sums;
 }
 
 std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {

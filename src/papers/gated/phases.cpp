@@ -295,7 +295,9 @@ class GatedSgd final : public GatedPhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("optimizer.lr", config_.optimizer.lr); }
+  std::string divergence_hint() const override {
+    return lower_hint("optimizer.lr", config_.optimizer.lr);
+  }
 
  private:
   at::Tensor loss_of(const Parameters& at, const Samples& batch) const {

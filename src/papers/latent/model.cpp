@@ -59,7 +59,7 @@ ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
   w.copy_(drawn.w);
   a.copy_(drawn.a);
   b.uniform_(-options.bias, options.bias, generator);
-  if (!options.hermite) return;
+  if (!options.uses_hermite) return;
   hermite = register_buffer("hermite", torch::zeros({experts, hidden, options.max_degree + 1}));
   const at::Tensor signs =
       torch::empty({experts, hidden, options.max_degree - options.min_degree + 1});
@@ -135,7 +135,7 @@ nn::ShallowExpertsOptions expert_options(const LatentMoEConfig& config) {
           .width = config.width,
           .hidden = config.num_neurons,
           .bias = config.max_bias,
-          .hermite = config.activation == "hermite",
+          .uses_hermite = config.activation == "hermite",
           .min_degree = config.min_degree,
           .max_degree = config.max_degree};
 }

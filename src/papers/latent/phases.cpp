@@ -109,7 +109,7 @@ class SphericalSgd final : public LatentPhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("lr", config_.lr); }
+  std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }
 
  private:
   LatentMoE& network() const { return dynamic_cast<LatentMoE&>(*context_.model); }
@@ -193,8 +193,8 @@ class SphericalSgd final : public LatentPhase {
           products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
     }
     const auto local = report.metrics.find("local");
-    reached_end_ = config_.stop_alignment > 0.0 && local != report.metrics.end() &&
-                   local->second >= config_.stop_alignment;
+    has_reached_end_ = config_.stop_alignment > 0.0 && local != report.metrics.end() &&
+                       local->second >= config_.stop_alignment;
   }
 
   const SphericalSgdConfig& config_;  ///< Part of plan_.
@@ -283,7 +283,7 @@ class RouterAscent final : public LatentPhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("lr", config_.lr); }
+  std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }
 
  private:
   /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the

@@ -58,7 +58,7 @@ class Ridge final : public LatentPhase {
     return report;
   }
 
-  std::string remedy() const override {
+  std::string divergence_hint() const override {
     return fmt::format("give phases.{}.lambdas larger ones", plan_.config.name);
   }
 

@@ -162,11 +162,11 @@ MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRC
   return {mean, var};
 }
 
-MapExpertsImpl::Active MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
-                                                const Statistics& of) const {
-  const at::Tensor scale = weight * (of.var + options_.epsilon).rsqrt();
-  const at::Tensor shift = bias - of.mean * scale;
-  Active active;
+MapExpertsImpl::Activations MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
+                                                     const Statistics& statistics) const {
+  const at::Tensor scale = weight * (statistics.var + options_.epsilon).rsqrt();
+  const at::Tensor shift = bias - statistics.mean * scale;
+  Activations active;
   active.rest_KC = shift.clone().relu_();  // relu() has no meta kernel.
   active.more_KRCp =
       (rows_KRCp * over_rows(scale) + over_rows(shift)).relu_() - over_rows(active.rest_KC);
@@ -194,7 +194,7 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   const int64_t images = routing.num_tokens() / options_.num_patches(), experts = num_experts();
   const int64_t side = options_.side, patch = options_.patch, each = side / patch;
   const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
-  const Active active = activate(rows_KRCp, statistics(rows_KRCp, images));
+  const Activations active = activate(rows_KRCp, statistics(rows_KRCp, images));
   const at::Tensor rest_map = convolve_rest(active.rest_KC, w, b, options_);
   const at::Tensor maps_BKSSo = add_windows(convolve(active.more_KRCp), routing, images, options_) +
                                 rest_map.permute({0, 1, 3, 4, 2});
@@ -207,7 +207,7 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
 
 ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                    const at::Generator&) {
-  const Active active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
+  const Activations active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
   const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
   return {.outputs =
               windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), num_outputs()}),
@@ -233,10 +233,11 @@ PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
                                    const at::Generator& generator) {
   w = register_parameter("w", torch::empty({options.num_experts, options.width, options.hidden})
                                   .normal_(0.0, options.init_std, generator));
-  a = register_buffer("a", options.by_class ? weights_by_class(options)
-                                            : torch::empty({options.num_experts, options.hidden,
-                                                            options.num_outputs})
-                                                  .normal_(0.0, 1.0, generator));
+  a = register_buffer("a",
+                      options.is_output_by_class
+                          ? weights_by_class(options)
+                          : torch::empty({options.num_experts, options.hidden, options.num_outputs})
+                                .normal_(0.0, 1.0, generator));
 }
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,

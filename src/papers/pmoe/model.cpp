@@ -30,7 +30,7 @@ nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
           .hidden = config.num_neurons,
           .num_outputs = outputs_of(config.num_classes),
           .init_std = config.init_std,
-          .by_class = config.by_class()};
+          .is_output_by_class = config.is_output_by_class()};
 }
 
 /// Returns the options of a router whose experts choose among the patches of an image.
@@ -174,7 +174,7 @@ ConfigProblem config_problem(const PMoEConfig& config) {
                                    nearest_divisor(image.width, patch.width)})),
             {"patch_size", "image_size"}};
   }
-  if (config.by_class() && config.num_experts % config.num_classes != 0) {
+  if (config.is_output_by_class() && config.num_experts % config.num_classes != 0) {
     return {fmt::format("{} experts cannot be divided equally among {} classes; choose {}",
                         config.num_experts, config.num_classes,
                         (config.num_experts / config.num_classes + 1) * config.num_classes),

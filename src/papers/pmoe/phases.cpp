@@ -131,7 +131,7 @@ class PatchSgd final : public OnlinePhase {
     return report;
   }
 
-  std::string remedy() const override { return lower("lr", config_.lr); }
+  std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }
 
  private:
   using Metrics = std::map<std::string, double>;

@@ -55,7 +55,7 @@ class PatternSgd final : public OnlinePhase {
           weights,
           {tokens.narrow(0, first, plan_.batch_size), y.narrow(0, first, plan_.batch_size)},
           options);
-      reached_end_ = made.hinge == 0.0;
+      has_reached_end_ = made.hinge == 0.0;
       hinge += made.hinge;
       accuracy += made.accuracy;
       ++report.steps;
@@ -69,14 +69,14 @@ class PatternSgd final : public OnlinePhase {
     return report;
   }
 
-  std::string remedy() const override {
+  std::string divergence_hint() const override {
     return fmt::format("lower phases.{0}.expert_lr ({1} now) or phases.{0}.router_lr ({2} now)",
                        plan_.config.name, config_.expert_lr, config_.router_lr);
   }
 
  private:
   /// Whether the hinge loss of the last batch was 0, and that ends the phase.
-  bool is_at_end() const { return config_.stop_at_zero_loss && reached_end_; }
+  bool is_at_end() const { return config_.stop_at_zero_loss && has_reached_end_; }
 
   const PatternSgdConfig& config_;  ///< Part of plan_.
   nn::MoELayer layer_;

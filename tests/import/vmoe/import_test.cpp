@@ -405,7 +405,7 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
     EXPECT_EQ(model->num_parameters(), VMoE(config, 1).num_parameters());
     std::vector<int64_t> shape = model->input_shape();
     shape.insert(shape.begin(), 2);
-    const auto outputs = predict(*model, at::ones(shape), {.with_routing = true});
+    const auto outputs = predict(*model, at::ones(shape), {.returns_routing = true});
     const int64_t wide = config.has_head() ? config.num_classes : config.pre_logits_size();
     EXPECT_EQ(outputs.at("logits").sizes().vec(), (std::vector<int64_t>{2, wide}));
     expect_equal(exported(folder_ / "out"), arrays);

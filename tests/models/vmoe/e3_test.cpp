@@ -153,7 +153,7 @@ TEST(E3, PredictGivesTheLogOfTheMeanProbability) {
   VMoEConfig config = e3_config();
   config.representation_size = 7;
   const auto model = small_vmoe(config);
-  const auto found = predict(*model, small_images(4), {.with_routing = true, .batch_size = 3});
+  const auto found = predict(*model, small_images(4), {.returns_routing = true, .batch_size = 3});
   const at::Tensor mean = found.at("logits").softmax(1).view({4, kMembers, 5}).mean(1);
   expect_close(found.at("log_mean_prob"), mean.log(), 1e-6);
   for (const std::string loss : {"ensemble_softmax", "ensemble_sigmoid"}) {

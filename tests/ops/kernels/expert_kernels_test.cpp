@@ -151,16 +151,16 @@ std::vector<Tensor> wanted_of(const Problem& p, Act kind) {
   return out;
 }
 
-std::vector<Tensor> found_of(const Problem& p, Act kind, bool grouped, Order order) {
+std::vector<Tensor> found_of(const Problem& p, Act kind, bool is_grouped, Order order) {
   const SerialDevice device{order};
   const auto activation = static_cast<int64_t>(kind);
   const auto [y, hidden] =
-      on_device::grouped_mlp_on(device, p.arguments(activation, /*keep_hidden=*/true), grouped);
+      on_device::grouped_mlp_on(device, p.arguments(activation, /*keep_hidden=*/true), is_grouped);
   const auto [again, nothing] =
-      on_device::grouped_mlp_on(device, p.arguments(activation, false), grouped);
+      on_device::grouped_mlp_on(device, p.arguments(activation, false), is_grouped);
   EXPECT_TRUE(torch::equal(y, again));
-  Tensor before_bias = std::get<0>(
-      on_device::grouped_mlp_on(device, p.arguments(activation, false, /*add_b2=*/false), grouped));
+  Tensor before_bias = std::get<0>(on_device::grouped_mlp_on(
+      device, p.arguments(activation, false, /*add_b2=*/false), is_grouped));
   for (int64_t e = 0; e < kExperts; ++e) {
     before_bias.slice(0, kOffsets[e], kOffsets[e + 1]) += p.weights.b2[e];
   }
@@ -168,17 +168,17 @@ std::vector<Tensor> found_of(const Problem& p, Act kind, bool grouped, Order ord
   EXPECT_EQ(nothing.size(0), 0);
   EXPECT_EQ(wide(hidden.slice(0, kFilled)).abs().sum().item<double>(), 0.0);
   auto [rows, w1, b1, w2, b2] =
-      on_device::grouped_mlp_backward_on(device, p.backward(hidden, activation), grouped);
+      on_device::grouped_mlp_backward_on(device, p.backward(hidden, activation), is_grouped);
   return {y, rows, w1, b1, w2, b2};
 }
 
 void expect_mlp(int64_t d, int64_t m, at::ScalarType type, double tolerance, Act kind,
-                bool grouped = false) {
+                bool is_grouped = false) {
   const Problem problem(d, m, type);
   const auto wanted = wanted_of(problem, kind);
   std::vector<Tensor> first;
   for (const auto order : kOrders) {
-    const auto found = found_of(problem, kind, grouped, order);
+    const auto found = found_of(problem, kind, is_grouped, order);
     if (first.empty()) first = found;
     for (size_t i = 0; i < wanted.size(); ++i) {
       SCOPED_TRACE("tensor " + std::to_string(i) + " of " + c10::toString(type));
@@ -215,7 +215,7 @@ TEST(GroupedMlpKernels, GroupedProductsGiveTheSame) {
   const Poison poison;
   const Problem problem(16, 40, torch::kBFloat16);
   ASSERT_TRUE(suits_grouped_mm(problem.rows, problem.weights.w1));
-  expect_mlp(16, 40, torch::kBFloat16, 2e-2, Act::gelu_tanh, /*grouped=*/true);
+  expect_mlp(16, 40, torch::kBFloat16, 2e-2, Act::gelu_tanh, /*is_grouped=*/true);
 }
 
 TEST(GroupedMlpKernels, GroupedProductsTakeWhatTheLibraryTakes) {

@@ -16,7 +16,7 @@ using at::Tensor;
 ShallowExperts some_experts(bool hermite) {
   return ShallowExperts(
       ShallowExpertsOptions{
-          .num_experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .hermite = hermite},
+          .num_experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .uses_hermite = hermite},
       make_generator(1));
 }
 

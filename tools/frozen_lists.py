@@ -38,10 +38,10 @@ NETWORKS = {
     # Products that are large enough for kernels of their own.
     **{name: {"precision": precision, "model.hidden_size": 192, "model.encoder.mlp_dim": 768}
        for name, precision in (("wide", "float32"), ("wide_bfloat16", "bfloat16"))},
-    "recomputed": {"activation_checkpointing": True, "phases.0.accumulate": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
+    "recomputed": {"activation_checkpointing": True, "phases.0.gradient_accumulation_steps": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
     "heads": {"model.classifier": "map", "model.encoder.attention_qk_norm": True, "model.representation_size": 8,
               "model.encoder.position_emb.name": "sincos2d"},
-    "augmented": {"phases.0.augment": {"flip": True, "shift": 2, "crop": {}, "rand_augment": {}, "mixup": 0.2, "blur": {}},
+    "augmented": {"phases.0.augment": {"flip": True, "max_shift": 2, "crop": {}, "rand_augment": {}, "mixup": 0.2, "blur": {}},
                   "phases.0.label_smoothing": 0.1, "phases.0.clip_norm": 1.0, "phases.0.schedule": {"name": "cosine", "warmup_steps": 2}},
     "sigmoid": {"phases.0.loss": "sigmoid", "phases.0.optimizer": {"name": "sgd", "momentum": 0.9, "lr": 0.01, "l2": 0.001}},
     "e3": {MOE + "ensemble_size": 2, "model.name": "e3", "phases.0.loss": "ensemble_softmax"},

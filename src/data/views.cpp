@@ -179,8 +179,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
 std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base, int64_t count,
                                             std::string name, std::string description) {
   if (count > base->size()) {
-    fail("dataset '{}': 'first' is {}, more than the {} images of '{}'", name, count, base->size(),
-         base->info().name);
+    fail("dataset '{}': 'num_first_images' is {}, more than the {} images of '{}'", name, count,
+         base->size(), base->info().name);
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));
   info.is_endless = false;

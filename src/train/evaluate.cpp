@@ -164,8 +164,9 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
   loader_options.shared = processes != nullptr;
   // Without equal parts each process takes all of a batch.
   if (processes != nullptr && options.batch_size % processes->size() == 0) {
-    loader_options.batch_indices = batch_indices_of_rank(
-        options.batch_size, /*parts=*/1, /*strided=*/false, processes->rank(), processes->size());
+    loader_options.batch_indices =
+        batch_indices_of_rank(options.batch_size, /*num_micro_batches=*/1, /*strided=*/false,
+                              processes->rank(), processes->size());
   }
   Loader loader(dataset, loader_options);
   std::vector<int64_t> replaced;

@@ -22,7 +22,7 @@ RunConfig stopping_run() {
     "evaluate_every": 0, "evaluate_batch_size": 4, "num_loader_threads": 0, "model": )") +
                    kModel + R"(,
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 40,
-                "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "after_steps": 5}}]})");
+                "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "min_steps": 5}}]})");
 }
 
 /// Trains until it is complete, or until so many images of `split` were read, when a signal

@@ -154,7 +154,8 @@ class Formulas {
 double difference(const std::string& order) {
   const RunConfig config = config_of(
       four_phases(),
-      {"phases.0.batch_size=12", "phases.0.accumulate=3", "phases.0.accumulate_order=" + order,
+      {"phases.0.batch_size=12", "phases.0.gradient_accumulation_steps=3",
+       "phases.0.micro_batch_order=" + order,
        R"(phases.0.optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.9})",
        R"(phases.0.schedule={"name": "cosine"})", "phases.0.clip_norm=0.5", "phases.0.augment={}",
        R"(phases.0.aux_losses={"importance": 0.5})", "model.encoder.moe.router.noise_std=0",

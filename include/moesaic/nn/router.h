@@ -59,8 +59,8 @@ struct RoutingRecord {
   bool is_rerouted = false;   ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
-  bool is_local = false;      ///< Whether it has this process' part of a batch alone.
-  /// Processes with the other parts of a batch that the record has the whole of; null: none.
+  bool is_local = false;      ///< Whether it has this process' shard of a batch alone.
+  /// Processes with the other shards of a batch that the record has the whole of; null: none.
   std::shared_ptr<const ProcessGroup> process_group;
 
   /// Returns what a routing of these tokens has of those of this process.

@@ -27,12 +27,13 @@ struct RunsConfig;
 
 /// Settings of `export` in a pruning experiment.
 struct ExportChoice {
-  int64_t keep = 0;
+  int64_t num_experts = 0;
   std::string criterion;
   bool evaluate_pt2 = false;
 };
 void describe(auto& f, ExportChoice& c) {
-  f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
+  f("num_experts", c.num_experts, "number of experts per layer of the exported network", required,
+    at_least(1), renamed_from("keep"));
   f("criterion", c.criterion, "criterion that chose the network's experts", required);
   f("evaluate_pt2", c.evaluate_pt2,
     "export to a .pt2 too, which is evaluated and timed; where Python cannot write it, a warning");

@@ -142,13 +142,14 @@ ConfigProblem config_problem(const ParamGroupConfig& config);
 struct StopConfig {
   double loss_threshold = 0.0;
   std::optional<double> loss_rise;
-  int64_t after_steps = 0;
+  int64_t min_steps = 0;
 };
 void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far that ends the phase; null: none", at_least(0.0));
-  f("after_steps", c.after_steps, "number of steps before the phase may end early", at_least(0));
+  f("min_steps", c.min_steps, "number of steps before the phase may end early", at_least(0),
+    renamed_from("after_steps"));
 }
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
@@ -157,8 +158,8 @@ inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided"
 struct GradientConfig {
   int64_t num_samples = 0, batch_size = 128;
   bool drop_last = true;
-  int64_t accumulate = 1;
-  std::string accumulate_order = kConsecutive;
+  int64_t gradient_accumulation_steps = 1;
+  std::string micro_batch_order = kConsecutive;
   OptimizerConfig optimizer;
   std::vector<ParamGroupConfig> optimizers;
   ScheduleConfig schedule;
@@ -177,13 +178,13 @@ void describe(auto& f, GradientConfig& c) {
   f("drop_last", c.drop_last,
     "omission of an epoch's last batch where it is smaller than batch_size (true), or a step on "
     "it (false), in one process and without micro-batches");
-  f("accumulate", c.accumulate,
+  f("gradient_accumulation_steps", c.gradient_accumulation_steps,
     "number of micro-batches of equal size per step, whose gradients are averaged",
-    between(1, kMaxBatchSize));
-  f("accumulate_order", c.accumulate_order,
+    between(1, kMaxBatchSize), renamed_from("accumulate"));
+  f("micro_batch_order", c.micro_batch_order,
     "images of a micro-batch: consecutive ones of the batch or, as in V-MoE's trainer, ones whose "
     "indices differ by the number of micro-batches (strided)",
-    one_of({kConsecutive, kStrided}));
+    one_of({kConsecutive, kStrided}), renamed_from("accumulate_order"));
   f("optimizer", c.optimizer, "optimizer of the parameters");
   f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
   f("schedule", c.schedule, "learning rate schedule of the phase");
@@ -429,8 +430,8 @@ class GradientPhase : public Phase {
   /// Named scalar tensors on the network's device.
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Accumulates the gradients of the batch's parts, the last of which completes those of all
-  /// processes; returns the means of the parts' losses and terms.
+  /// Accumulates the gradients of the micro-batches, the last of which completes those of all
+  /// processes; returns the means of their losses and terms.
   Scalars accumulate(const Batch& batch);
   /// Returns a report whose metrics are late, and from this step on updates skip_ where they tell.
   StepReport report_of(const Scalars& scalars);

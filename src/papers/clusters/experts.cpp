@@ -45,8 +45,8 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({num_experts()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
-  if (const auto parts = batch_shard().process_group())
-    parts->all_reduce(rows_K, Traffic::batch_norm);
+  if (const auto process_group = batch_shard().process_group())
+    process_group->all_reduce(rows_K, Traffic::batch_norm);
   const at::Tensor idle = rows_K.eq(0);
   const bool all_idle = idle.all().item<bool>();
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {

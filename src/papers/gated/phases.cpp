@@ -199,11 +199,11 @@ class GatedPhase : public OnlinePhase {
   int64_t offset_ = 0;
 };
 
-/// Shortens rows to the norm `radius`; 0 leaves all.
-void project_rows(const at::Tensor& rows, double radius) {
-  if (radius == 0.0) return;
+/// Shortens rows to the norm `max_norm`; 0 leaves all.
+void project_rows(const at::Tensor& rows, double max_norm) {
+  if (max_norm == 0.0) return;
   const at::Tensor norms = rows.norm(2, {1}, true);
-  rows.mul_(at::where(norms > radius, radius / norms, at::ones_like(norms)));
+  rows.mul_(at::where(norms > max_norm, max_norm / norms, at::ones_like(norms)));
 }
 
 struct L4Config {
@@ -217,11 +217,12 @@ void describe(auto& f, L4Config& c) {
 }
 
 struct LogConfig {
-  double radius = 1.0;
+  double max_gate_norm = 1.0;
 };
 void describe(auto& f, LogConfig& c) {
-  f("radius", c.radius, "largest norm of a gate (R), enforced after every step; 0: none",
-    at_least(0.0));
+  f("max_gate_norm", c.max_gate_norm,
+    "largest norm of a gate (R), enforced after every step; 0: none", at_least(0.0),
+    renamed_from("radius"));
 }
 
 struct SquaredConfig {};
@@ -319,7 +320,7 @@ class GatedSgd final : public GatedPhase {
     for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
     const LogConfig* const log = config_.loss.find<LogConfig>();
     if (log != nullptr && moves_.gates) {
-      project_rows(at.w_kd.narrow(1, 0, options().width), log->radius);
+      project_rows(at.w_kd.narrow(1, 0, options().width), log->max_gate_norm);
     }
     return loss.item<double>();
   }

@@ -57,7 +57,7 @@ SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.num_r
     f"train.phases.{phase}.{key}" for phase in ("pretrain", "finetune") for key in ("epochs=null", "steps=10", "schedule.warmup_steps=2")]
 REDUCED = {
     "pruning/e3-cifar10": [*SWEEP, "num_runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "num_runs=1"],
-    "pruning/vmoe-cifar10-whole": [*SWEEP, "num_runs=2"],
+    "pruning/vmoe-cifar10-exclude-blocks": [*SWEEP, "num_runs=2"],
     "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP, "vmoe/cifar10-tools": SWEEP,
     "quickstart": ["throughput.num_rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
     "pmoe/wrn-cifar10": ["num_runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["num_runs=1", "max_steps=8"],
@@ -66,7 +66,7 @@ FULL_SIZE = "minutes for a step of its networks; networks/cnn, resnet18 and mobi
 EXCLUDED = {
     **{f"clusters/{name}": FULL_SIZE for name in ("table2", "table2-code", "table2-small")},
     "pruning/vmoe-cifar100": "its quick scale is that of pruning/vmoe-cifar10",
-    "pruning/vmoe-imagenet": "its quick scale is that of pruning/vmoe-cifar10-whole",
+    "pruning/vmoe-imagenet": "its quick scale is that of pruning/vmoe-cifar10-exclude-blocks",
     "pruning/e3-cifar100": "its quick scale is that of pruning/e3-cifar10",
 }
 # Commands that are refused, one a line: RUN is a run that is there, SMOKE the smoke recipe of V-MoE.

@@ -185,7 +185,7 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   // Small differences of logits decide the routing.
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const NoTf32 exact_products(x_Td.device());
   at::Tensor logits_TE = at::linear(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.num_members;

@@ -97,8 +97,6 @@ void plan_phase_metrics(const PlannedRow& row, const RunsConfig& experiment, con
       location_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
-constexpr const char* kUpdateSeconds = "update_seconds";
-
 /// Returns -1 for a metric of which less is better.
 double sign_of(const std::string& metric) {
   return metric.ends_with("loss") ? -1.0 : 1.0;
@@ -126,7 +124,7 @@ void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
   const Measurement& end = record.snapshots.back();
   const int64_t begin = run.result_rows.back().steps_before_last_phase;
   if (end.step > 0) {
-    record.final.numbers[kUpdateSeconds] = seconds.back() / static_cast<double>(end.step);
+    record.final.numbers[kStepSeconds] = seconds.back() / static_cast<double>(end.step);
   }
   for (const std::string& metric : run.converged) {
     const auto last = end.numbers.find(metric);
@@ -170,7 +168,7 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
              metric.is_optional);
     add_time(kSecondsTo + name, "seconds " + until, 2, metric.is_optional);
   }
-  if (!run.converged.empty()) add_time(kUpdateSeconds, "seconds a step", 4, true);
+  if (!run.converged.empty()) add_time(kStepSeconds, "seconds a step", 4, true);
 }
 
 /// Returns the measurement of a network at a step of such a run.

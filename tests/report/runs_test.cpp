@@ -122,9 +122,17 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
             first_that(accuracy, [&](double x) { return x >= accuracy.back() - 0.5; }));
   EXPECT_EQ(found.final.numbers.at("converged_test_loss"),
             first_that(loss, [&](double x) { return x <= loss.back() + 0.5; }));
-  const double each = found.final.numbers.at("update_seconds");
+  const double each = found.final.numbers.at("step_seconds");
   EXPECT_GT(each, 0);
   EXPECT_LE(found.final.numbers.at("seconds_to_test_accuracy"), 9 * each * 1.000001);
+
+  // A file of an earlier version has another name.
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  auto& numbers = log["mixture#0"]["final"]["numbers"];
+  numbers["update_seconds"] = numbers.at("step_seconds");
+  numbers.erase("step_seconds");
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  EXPECT_EQ(run(config).at(0).runs.at(0).final.numbers, found.final.numbers);
 }
 
 TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {

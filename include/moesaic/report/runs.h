@@ -198,7 +198,7 @@ void describe(auto& f, SnapshotConfig& c) {
     "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
     "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
     "converged_<metric> is its time in epochs of the phase or in steps, as 'by_epoch' says; "
-    "seconds_to_<metric> and update_seconds are seconds of training");
+    "seconds_to_<metric> and step_seconds are seconds of training");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);

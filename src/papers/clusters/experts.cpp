@@ -136,7 +136,7 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
 
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const at::Tensor bias = options_.bias ? b
                                         : at::zeros({num_experts(), options_.num_filters},
                                                     w.options().requires_grad(false));

@@ -241,7 +241,7 @@ PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                      const at::Generator&) {
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const int64_t hidden = w.size(2);
   const at::Tensor no_bias = at::zeros({num_experts(), hidden}, w.options().requires_grad(false));
   // Filters with an output each: the hidden layer.

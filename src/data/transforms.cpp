@@ -104,14 +104,14 @@ void mix_with_next(at::Tensor& images, double weight) {
     images = images.mul(weight).add_(rolled(images), 1.0 - weight);
     return;
   }
-  const int64_t numbers = images.numel() / batch;
+  const int64_t num_values = images.numel() / batch;
   auto* x = images.mutable_data_ptr<float>();
   const auto own = static_cast<float>(weight), other = static_cast<float>(1.0 - weight);
-  const std::vector<float> first(x, x + numbers);
+  const std::vector<float> first(x, x + num_values);
   for (int64_t i = 0; i < batch; ++i) {
-    const float* next = i + 1 < batch ? x + (i + 1) * numbers : first.data();
-    float* row = x + i * numbers;
-    for (int64_t j = 0; j < numbers; ++j) row[j] = own * row[j] + other * next[j];
+    const float* next = i + 1 < batch ? x + (i + 1) * num_values : first.data();
+    float* row = x + i * num_values;
+    for (int64_t j = 0; j < num_values; ++j) row[j] = own * row[j] + other * next[j];
   }
 }
 

@@ -194,12 +194,12 @@ DatasetOpener opener_of(DatasetCache& datasets) {
   };
 }
 
-int64_t ExperimentRun::images(int64_t updates) const {
+int64_t ExperimentRun::images(int64_t num_steps) const {
   int64_t sum = 0;
   for (const auto& [steps, batch] : phases) {
-    const int64_t made = std::min(steps, updates);
+    const int64_t made = std::min(steps, num_steps);
     sum += made * batch;
-    updates -= made;
+    num_steps -= made;
   }
   return sum;
 }
@@ -227,9 +227,9 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
   plan_phase_metrics(row, experiment, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
   run.result_rows.push_back(std::move(own));
-  int64_t updates = 0, earlier = 0;
+  int64_t num_steps = 0, earlier = 0;
   for (const PhasePlan& plan : plans) {
-    if (plan.steps > 0) earlier = std::exchange(updates, updates + plan.steps);
+    if (plan.steps > 0) earlier = std::exchange(num_steps, num_steps + plan.steps);
     run.phases.emplace_back(plan.steps, plan.batch_size);
   }
   for (MeasuredRow& filled : run.result_rows) {
@@ -260,7 +260,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     since.reset();
   };
   const auto take_snapshot = [&](Model& model, int64_t step) {
-    // The last step of a run makes no update, so two snapshots may have the same step.
+    // The last step of a run may change nothing, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshots.probes.empty() || !fresh) return;
     record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));

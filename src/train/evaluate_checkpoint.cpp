@@ -101,12 +101,13 @@ bool has_numbers(const std::vector<std::string>& classes) {
 /// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
 /// are the data's own only where every output has one.
 void take_numbers(CheckpointData& data, int64_t outputs, ClassNameSource class_name_source) {
-  std::vector<std::string> numbers;
-  for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
+  std::vector<std::string> output_indices;
+  for (int64_t i = 0; i < outputs; ++i) output_indices.push_back(fmt::to_string(i));
   const std::vector<std::string>& own = data.dataset->info().classes;
-  if (class_name_source == ClassNameSource::data && !std::ranges::is_permutation(own, numbers))
+  if (class_name_source == ClassNameSource::data &&
+      !std::ranges::is_permutation(own, output_indices))
     return;
-  data.dataset = with_classes_of(std::move(data.dataset), numbers,
+  data.dataset = with_classes_of(std::move(data.dataset), output_indices,
                                  "name each class by the number of its output, or choose data of "
                                  "the network's classes");
   log_info("'{}': a class that is named by a number is the output of that number", data.name);

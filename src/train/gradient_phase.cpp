@@ -204,7 +204,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
 
 PhaseState GradientPhase::state() const {
   GradientPhaseState values = state_;
-  values.updates = optimizer_.num_steps();
+  values.num_steps = optimizer_.num_steps();
   TensorMap tensors = optimizer_.state();
   average_.save(tensors);
   return {to_json(values), std::move(tensors)};
@@ -214,7 +214,7 @@ void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
   TensorMap tensors = state.tensors;
   average_.load(tensors);
-  optimizer_.load_state(tensors, state_.updates);
+  optimizer_.load_state(tensors, state_.num_steps);
   // A file may say anything.
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
@@ -344,7 +344,7 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     values = at::cat({values, loads_->take()});
     names.insert(names.end(), loads_->names().begin(), loads_->names().end());
   }
-  if (processes_) {  // Each has the mean over its part of the batch, and the same gradient norm.
+  if (processes_) {  // Each has the mean over its shard of the batch, and the same gradient norm.
     processes_->world().all_reduce(values, Traffic::metrics);
     values.div_(processes_->size());
   }

@@ -282,9 +282,9 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
 
 std::string describe_scaling(Model& model, const RunConfig& config,
                              const std::vector<PhasePlan>& phases,
-                             const std::vector<int64_t>& numbers, const std::string& gpu) {
+                             const std::vector<int64_t>& process_counts, const std::string& gpu) {
   const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
-  const bool one = numbers.size() == 1;
+  const bool one = process_counts.size() == 1;
   std::string text;
   const int64_t num_expert_ranks = config.parallel.expert_parallel_size;
   for (const PhasePlan& phase : phases) {
@@ -295,17 +295,17 @@ std::string describe_scaling(Model& model, const RunConfig& config,
                           name, phase.config.kind.name());
       continue;
     }
-    text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
-                        one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.gpus_per_node,
-                        num_expert_ranks > 1
-                            ? fmt::format("groups of {} share the experts", num_expert_ranks)
-                            : "every process has all experts",
-                        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
+    text += fmt::format(
+        "\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
+        one ? fmt::format("{} on ", process_counts[0]) : "", gpu, cluster.gpus_per_node,
+        num_expert_ranks > 1 ? fmt::format("groups of {} share the experts", num_expert_ranks)
+                             : "every process has all experts",
+        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
     if (!one) {
       text += fmt::format(kPlanRow, "processes", "images", "memory", "sent", "step", "routing",
                           "waiting", "efficiency", "images/s", "peak");
     }
-    for (const int64_t processes : numbers) {
+    for (const int64_t processes : process_counts) {
       const ScalingPlan plan = plan_scaling(model, phase, processes, config.parallel, cluster);
       text += one ? one_plan(plan, phase, cluster.gpu) : table_row(plan, processes, cluster.gpu);
     }

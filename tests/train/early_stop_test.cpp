@@ -15,7 +15,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 
 constexpr int64_t kStepLimit = 40;
 
-/// After five updates any loss that is not the smallest so far ends it.
+/// After five steps any loss that is not the smallest so far ends it.
 RunConfig stopping_run() {
   return config_of(std::string(R"({
     "name": "stops", "seed": 5, "log_every": 5, "checkpoint_every": 1, "num_checkpoints": 100,
@@ -67,7 +67,7 @@ int64_t steps_of(const fs::path& run) {
   return load_checkpoint(run / "checkpoints/train").state["step"];
 }
 
-TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastUpdate) {
+TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastStep) {
   const int64_t steps = steps_of(stopped_run());
   ASSERT_GE(steps, 5);
   ASSERT_LT(steps, kStepLimit);

@@ -54,7 +54,7 @@ void expect_equal(const TensorMap& a, const TensorMap& b) {
   for (const auto& [name, tensor] : a) EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
 }
 
-/// The gradients' momentum after one update, which is the clipped gradient itself.
+/// The gradients' momentum after one step, which is the clipped gradient itself.
 TensorMap first_gradients(const std::vector<std::string>& changes) {
   std::vector<std::string> all = {"phases.0.optimizer={\"name\": \"sgd\"}", "phases.0.clip_norm=0",
                                   "phases.0.augment={}", "model.encoder.moe.router.noise_std=0",

@@ -97,7 +97,7 @@ struct RouterOptions {
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
 /// whose norm the pruning paper compares.
 ///
-/// Where processes share a batch, each has the tokens of its part. In training a part of whole
+/// Where processes share a batch, each has the tokens of its shard. In training a shard of whole
 /// groups is routed alone; otherwise all processes route the tokens of the whole batch, and the
 /// record is that of one process. Noise is that of one process in any case.
 class RouterImpl : public torch::nn::Module, public DataParallelModule {

@@ -165,8 +165,8 @@ class GradientReducer {
   int64_t buckets_ = 0;
 };
 
-/// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
-/// each of the `num_micro_batches` of a batch that go through the network one after the other.
+/// Throws Error (usage), with the nearest choices, unless so many processes can take equal shards
+/// of each of the `num_micro_batches` of a batch that go through the network one after the other.
 /// `where` begins the message.
 void check_batch_divisible(const std::string& where, int64_t batch, int64_t num_micro_batches,
                            int64_t processes);

@@ -340,7 +340,7 @@ struct PlannedRow {
 /// Returns all rows: the single rows, then those of the grid, whose first axis varies slowest.
 std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 
-/// Checks every row and returns a table of them as text: runs, phases and updates.
+/// Checks every row and returns a table of them as text: runs, phases and steps.
 std::string plan_rows_of(const RunsConfig& config);
 
 /// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the

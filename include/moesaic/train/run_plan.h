@@ -207,6 +207,6 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
 /// several. Throws Error (usage) for a name that is not in gpus() and as plan_scaling() does.
 std::string describe_scaling(Model& model, const RunConfig& config,
                              const std::vector<PhasePlan>& phases,
-                             const std::vector<int64_t>& processes, const std::string& gpu);
+                             const std::vector<int64_t>& process_counts, const std::string& gpu);
 
 }  // namespace moesaic

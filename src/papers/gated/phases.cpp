@@ -272,7 +272,7 @@ class GatedSgd final : public GatedPhase {
     }
   }
 
-  StepReport update() override {
+  StepReport make_step() override {
     const int64_t steps = steps_of(config_.chunk_size);
     const Samples samples = batches(steps_done_, steps);
     Parameters at = parameters();
@@ -376,7 +376,7 @@ class GatedEm final : public GatedPhase {
     y_ = samples.y_N.to(at::kDouble);
   }
 
-  StepReport update() override {
+  StepReport make_step() override {
     Parameters at = parameters();
     const GatedEmStep next = gated_em_step(x_, y_, at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                            options().link, options().noise, config_.options);
@@ -406,7 +406,7 @@ class GatedSigns final : public GatedPhase {
   GatedSigns(const PhasePlan& plan, PhaseContext context)
       : GatedPhase(plan, std::move(context), kMoves) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     Parameters at = parameters();
     const Samples samples = batches(steps_done_, 1);
     at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),

@@ -216,9 +216,9 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
   home_.write_description(
       "part", R"({"name": "part", "base": "turned", "num_first_images": {"train": 30}})");
   PlannedDatasets planned;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto train = planned("part", "train"), test = planned("part", "test");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the plan uses the description"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the plan uses the description"));
   EXPECT_EQ(train->size(), 30);
   EXPECT_EQ(test->size(), 14);
   EXPECT_EQ(train->image_size(), 3072);
@@ -234,9 +234,9 @@ TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
   home_.write_description("some",
                           R"({"name": "some", "base": "base", "keep_classes": ["c", "a"]})");
   PlannedDatasets planned;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto train = planned("some", "train"), test = planned("some", "test");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("'some': its files are not here; the plan uses the description, as if "
                         "all classes had as many images\n"));
   EXPECT_EQ(train->size(), 40);

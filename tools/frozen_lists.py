@@ -38,10 +38,10 @@ NETWORKS = {
     # Products that are large enough for kernels of their own.
     **{name: {"precision": precision, "model.hidden_size": 192, "model.encoder.mlp_dim": 768}
        for name, precision in (("wide", "float32"), ("wide_bfloat16", "bfloat16"))},
-    "recomputed": {"activation_checkpointing": True, "phases.0.accumulate": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
+    "recomputed": {"activation_checkpointing": True, "phases.0.gradient_accumulation_steps": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
     "heads": {"model.classifier": "map", "model.encoder.attention_qk_norm": True, "model.representation_size": 8,
               "model.encoder.position_emb.name": "sincos2d"},
-    "augmented": {"phases.0.augment": {"flip": True, "shift": 2, "crop": {}, "rand_augment": {}, "mixup": 0.2, "blur": {}},
+    "augmented": {"phases.0.augment": {"flip": True, "max_shift": 2, "crop": {}, "rand_augment": {}, "mixup": 0.2, "blur": {}},
                   "phases.0.label_smoothing": 0.1, "phases.0.clip_norm": 1.0, "phases.0.schedule": {"name": "cosine", "warmup_steps": 2}},
     "sigmoid": {"phases.0.loss": "sigmoid", "phases.0.optimizer": {"name": "sgd", "momentum": 0.9, "lr": 0.01, "l2": 0.001}},
     "e3": {MOE + "ensemble_size": 2, "model.name": "e3", "phases.0.loss": "ensemble_softmax"},
@@ -57,7 +57,7 @@ SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.num_r
     f"train.phases.{phase}.{key}" for phase in ("pretrain", "finetune") for key in ("epochs=null", "steps=10", "schedule.warmup_steps=2")]
 REDUCED = {
     "pruning/e3-cifar10": [*SWEEP, "num_runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "num_runs=1"],
-    "pruning/vmoe-cifar10-whole": [*SWEEP, "num_runs=2"],
+    "pruning/vmoe-cifar10-exclude-blocks": [*SWEEP, "num_runs=2"],
     "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP, "vmoe/cifar10-tools": SWEEP,
     "quickstart": ["throughput.num_rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
     "pmoe/wrn-cifar10": ["num_runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["num_runs=1", "max_steps=8"],
@@ -66,7 +66,7 @@ FULL_SIZE = "minutes for a step of its networks; networks/cnn, resnet18 and mobi
 EXCLUDED = {
     **{f"clusters/{name}": FULL_SIZE for name in ("table2", "table2-code", "table2-small")},
     "pruning/vmoe-cifar100": "its quick scale is that of pruning/vmoe-cifar10",
-    "pruning/vmoe-imagenet": "its quick scale is that of pruning/vmoe-cifar10-whole",
+    "pruning/vmoe-imagenet": "its quick scale is that of pruning/vmoe-cifar10-exclude-blocks",
     "pruning/e3-cifar100": "its quick scale is that of pruning/e3-cifar10",
 }
 # Commands that are refused, one a line: RUN is a run that is there, SMOKE the smoke recipe of V-MoE.

@@ -155,11 +155,11 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
   if (!arguments.gpu.empty()) gpus().at(arguments.gpu, "train: --gpu");
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> process_counts;
   for (const std::string& count : split(arguments.processes, ',')) {
-    if (!count.empty()) numbers.push_back(std::stoll(count));
+    if (!count.empty()) process_counts.push_back(std::stoll(count));
   }
-  if (!numbers.empty()) return numbers;
+  if (!process_counts.empty()) return process_counts;
   const Launch launch = read_launch(process_environment());
   if (!launch.is_single_process()) return {launch.world_size};
   if (!asked) return {};

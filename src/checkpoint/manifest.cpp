@@ -154,9 +154,9 @@ void check_files(const fs::path& folder, const Manifest& manifest,
 }
 
 void describe(auto& f, WrittenShard& c) {
-  f("index", c.index, "index of the part, from 0", required, at_least(0));
-  f("count", c.num_shards, "number of parts", required, at_least(1));
-  f("files", c.files, "files written by the part", required);
+  f("index", c.index, "index of the shard, from 0", required, at_least(0));
+  f("count", c.num_shards, "number of shards", required, at_least(1));
+  f("files", c.files, "files written by the shard", required);
 }
 
 std::string slice_name(const TensorSlice& slice) {
@@ -174,13 +174,13 @@ std::optional<TensorSlice> parse_slice(std::string_view name) {
   return slice_name(slice) == name ? std::optional(std::move(slice)) : std::nullopt;
 }
 
-std::string to_text(const WrittenShard& part) {
-  return to_json(part).dump();
+std::string to_text(const WrittenShard& shard) {
+  return to_json(shard).dump();
 }
 
 WrittenShard parse_written_shard(const std::string& text) {
   return with_errors_as_failures(
-      [&] { return parse<WrittenShard>(parse_stored(text, "a part of a checkpoint")); });
+      [&] { return parse<WrittenShard>(parse_stored(text, "a shard of a checkpoint")); });
 }
 
 }  // namespace moesaic

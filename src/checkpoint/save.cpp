@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process or many: each writes its part, one publishes. Then the thread that does it behind
+// One process or many: each writes its shard, one publishes. Then the thread that does it behind
 // training.
 #include "moesaic/checkpoint/save.h"
 
@@ -42,8 +42,8 @@ Json with_format(const Json& config) {
   return full;
 }
 
-/// Returns the name of one part's file; that of the whole file where it is the only part.
-std::string part_name(const std::string& file, int64_t index, int64_t count) {
+/// Returns the name of one shard's file; that of the whole file where it is the only shard.
+std::string shard_name(const std::string& file, int64_t index, int64_t count) {
   if (count == 1) return file;
   const fs::path path(file);
   return fmt::format("{}-{:05}-of-{:05}{}", path.stem().string(), index + 1, count,
@@ -52,33 +52,33 @@ std::string part_name(const std::string& file, int64_t index, int64_t count) {
 
 void check_place(int64_t index, int64_t count) {
   if (count >= 1 && index >= 0 && index < count) return;
-  fail_usage("a checkpoint of {} parts has no part {}, counted from 0", count, index);
+  fail_usage("a checkpoint of {} shards has no shard {}, counted from 0", count, index);
 }
 
 void check_whole(const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (parse_slice(name))
-      fail_usage("'{}': the only part of a checkpoint has whole tensors", name);
+      fail_usage("'{}': the only shard of a checkpoint has whole tensors", name);
   }
 }
 
-/// Returns the files of all parts, each of which is there once, and checks their sizes.
-std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& parts,
+/// Returns the files of all shards, each of which is there once, and checks their sizes.
+std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& shards,
                                             const fs::path& folder,
                                             const std::function<void()>& progress) {
   std::map<std::string, FileContent> files;
-  std::vector<bool> there(parts.size());
-  for (const WrittenShard& part : parts) {
-    const auto count = static_cast<int64_t>(parts.size());
-    if (part.num_shards != count) {
-      fail_usage("{}: {} parts to publish, one of which is of {}", folder.string(), count,
-                 part.num_shards);
+  std::vector<bool> there(shards.size());
+  for (const WrittenShard& shard : shards) {
+    const auto count = static_cast<int64_t>(shards.size());
+    if (shard.num_shards != count) {
+      fail_usage("{}: {} shards to publish, one of which is of {}", folder.string(), count,
+                 shard.num_shards);
     }
-    check_place(part.index, count);
-    const auto index = static_cast<size_t>(part.index);
-    if (there[index]) fail_usage("{}: part {} is there twice", folder.string(), part.index);
+    check_place(shard.index, count);
+    const auto index = static_cast<size_t>(shard.index);
+    if (there[index]) fail_usage("{}: shard {} is there twice", folder.string(), shard.index);
     there[index] = true;
-    for (const auto& [name, entry] : part.files) {
+    for (const auto& [name, entry] : shard.files) {
       check_file(folder, name, entry, false);
       if (progress) progress();
       files[name] = entry;
@@ -129,26 +129,26 @@ bool copy_finite(const at::Tensor& from, at::Tensor& to) {
 }  // namespace
 
 WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
-                         const CheckpointShard& part, const std::function<void()>& progress) {
+                         const CheckpointShard& shard, const std::function<void()>& progress) {
   check_place(index, count);
   WrittenShard written{.index = index, .num_shards = count, .files = {}};
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
-    const std::string name = part_name(file, index, count);
+    const std::string name = shard_name(file, index, count);
     written.files[name] = write_tensors(staging / name, tensors, {}, progress);
   };
-  if (count == 1 || !part.model.empty()) write(kModelFile, part.model);
-  if (!part.optimizer.empty()) write(kOptimizerFile, part.optimizer);
+  if (count == 1 || !shard.model.empty()) write(kModelFile, shard.model);
+  if (!shard.optimizer.empty()) write(kOptimizerFile, shard.optimizer);
   return written;
 }
 
-void publish(StagedDirectory& staged, const std::vector<WrittenShard>& parts, const Json& config,
+void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards, const Json& config,
              const Json& state, const std::function<void()>& progress) {
   const Json full = with_format(config);
-  if (parts.empty()) fail_usage("{}: no part to publish", staged.path().string());
+  if (shards.empty()) fail_usage("{}: no shard to publish", staged.path().string());
   Manifest manifest;
-  manifest.files = files_of(parts, staged.path(), progress);
-  if (parts.size() > 1) {
+  manifest.files = files_of(shards, staged.path(), progress);
+  if (shards.size() > 1) {
     for (const char* file : {kModelFile, kOptimizerFile}) {
       write_index(staged.path(), file, manifest);
       if (progress) progress();
@@ -164,28 +164,28 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
                      const std::function<FileContent(const fs::path&)>& write_model) {
   with_format(checkpoint.config);  // Throws before anything large is written.
   StagedDirectory staged(folder);
-  WrittenShard part;
+  WrittenShard shard;
   if (write_model) {
     if (!checkpoint.optimizer.empty())
       fail_usage("a model that is written by a function has no optimizer");
-    part.files[kModelFile] = write_model(staged.path() / kModelFile);
+    shard.files[kModelFile] = write_model(staged.path() / kModelFile);
   } else {
-    part = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
+    shard = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
   }
-  publish(staged, {part}, checkpoint.config, checkpoint.state);
+  publish(staged, {shard}, checkpoint.config, checkpoint.state);
 }
 
 void save_distributed(const ProcessMesh* together, const fs::path& folder,
-                      const CheckpointShard& part, const Json& config, const Json& state) {
+                      const CheckpointShard& shard, const Json& config, const Json& state) {
   if (together == nullptr) {
-    return save_checkpoint(folder, {config, state, part.model, part.optimizer});
+    return save_checkpoint(folder, {config, state, shard.model, shard.optimizer});
   }
   const ProcessMesh& processes = *together;
   // Where a disk does not answer, one process stands still and is alive.
   const auto exchange = [&](const std::string& text) {
     return processes.all_gather_text(text, std::chrono::seconds(processes.config().timeout));
   };
-  const bool writes = processes.is_rank_zero() || !part.model.empty() || !part.optimizer.empty();
+  const bool writes = processes.is_rank_zero() || !shard.model.empty() || !shard.optimizer.empty();
   std::optional<StagedDirectory> staged;
   if (processes.is_rank_zero()) staged.emplace(folder);
   // Process 0 says where to write, the others whether they do.
@@ -203,12 +203,12 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   }
   const auto progress = [&] { processes.report_progress(); };
   const std::string written =
-      writes ? to_text(write_shard(said[0], index, count, part, progress)) : "";
-  std::vector<WrittenShard> parts;
+      writes ? to_text(write_shard(said[0], index, count, shard, progress)) : "";
+  std::vector<WrittenShard> shards;
   for (const std::string& text : exchange(written)) {
-    if (!text.empty()) parts.push_back(parse_written_shard(text));
+    if (!text.empty()) shards.push_back(parse_written_shard(text));
   }
-  if (staged) publish(*staged, parts, config, state, progress);
+  if (staged) publish(*staged, shards, config, state, progress);
   exchange("");  // It is published.
 }
 
@@ -232,7 +232,7 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool checks_fini
   return bad;
 }
 
-std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
+std::optional<SaveTimes> AsyncSave::start(CheckpointShard shard, Write write,
                                           const std::function<void()>& wait_first) {
   const Clock::time_point begin = Clock::now();
   if (wait_first) wait_first();
@@ -241,10 +241,10 @@ std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
   std::promise<bool> copied;
   copied_ = copied.get_future();
   // A task that is copied holds the promise by a pointer.
-  task_.start([this, part = std::move(part), write = std::move(write),
+  task_.start([this, shard = std::move(shard), write = std::move(write),
                copied = std::make_shared<std::promise<bool>>(std::move(copied))] {
     try {
-      copy(part);
+      copy(shard);
     } catch (...) {
       copied->set_value(false);
       throw;
@@ -258,10 +258,10 @@ std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
   return before;
 }
 
-void AsyncSave::copy(const CheckpointShard& part) {
-  const std::string bad = snapshot(part.model, copy_.model, true);
+void AsyncSave::copy(const CheckpointShard& shard) {
+  const std::string bad = snapshot(shard.model, copy_.model, true);
   if (!bad.empty()) throw NonFiniteError(fmt::format("'{}' holds NaN or infinity", bad));
-  snapshot(part.optimizer, copy_.optimizer);
+  snapshot(shard.optimizer, copy_.optimizer);
 }
 
 void AsyncSave::wait_for_copy() {

@@ -305,7 +305,7 @@ at::Tensor mapped(const StoredTensor& stored, at::ScalarType type) {
       data, stored.shape, [file = piece.file](void*) {}, at::TensorOptions(type));
 }
 
-/// Widens what has two bytes, exactly: networks are made of float32.
+/// Converts types of two bytes to float32, exactly: networks are made of float32.
 at::Tensor halves_in_float32(at::Tensor tensor) {
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
   return half ? tensor.to(at::kFloat) : std::move(tensor);

@@ -38,7 +38,7 @@ ConfigProblem name_problem(const std::string& setting, const std::string& name) 
 std::vector<std::string> ways_of(const DatasetSpec& spec) {
   std::vector<std::string> ways;
   if (!spec.keep_classes.empty()) ways.emplace_back("keep_classes");
-  if (!spec.first.empty()) ways.emplace_back("first");
+  if (!spec.num_first_images.empty()) ways.emplace_back("num_first_images");
   if (spec.rotate) ways.emplace_back("rotate");
   if (spec.mosaic) ways.emplace_back("mosaic");
   if (spec.backdrop) ways.emplace_back("backdrop");
@@ -76,13 +76,14 @@ ConfigProblem web_problem(const DatasetSpec& spec) {
 ConfigProblem derived_problem(const DatasetSpec& spec) {
   const std::vector<std::string> ways = ways_of(spec);
   if (ways.size() > 1 || (ways.empty() && !spec.validation && !spec.exif_orientation)) {
-    return {fmt::format(
-                "a dataset with base needs exactly one of keep_classes, first, rotate, mosaic and "
-                "backdrop, or none with another validation or exif_orientation; found {}",
-                ways.empty() ? "none of these" : fmt::format("{}", fmt::join(ways, " and "))),
-            {"base"}};
+    return {
+        fmt::format("a dataset with base needs exactly one of keep_classes, num_first_images, "
+                    "rotate, mosaic and backdrop, or none with another validation or "
+                    "exif_orientation; found {}",
+                    ways.empty() ? "none of these" : fmt::format("{}", fmt::join(ways, " and "))),
+        {"base"}};
   }
-  const ConfigProblem problem = unknown_split(spec.first, "first");
+  const ConfigProblem problem = unknown_split(spec.num_first_images, "num_first_images");
   if (!problem.empty()) return problem;
   if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
     return {"a dataset with base takes classes, mean, std and files from its base; leave them out",

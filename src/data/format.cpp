@@ -48,10 +48,11 @@ ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool is_
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,
                                               int64_t size, bool is_endless) {
   if (is_endless) return make_stream_dataset(std::move(info), size, make);
-  const int64_t numbers = make(0, 1).values_NCHW.numel();
-  check_memory(sizeof(float) * static_cast<double>(numbers) * static_cast<double>(size),
-               fmt::format("the {} split of {} examples of {} numbers", info.split, size, numbers),
-               fmt::format("dataset '{}'", info.name));
+  const int64_t num_values = make(0, 1).values_NCHW.numel();
+  check_memory(
+      sizeof(float) * static_cast<double>(num_values) * static_cast<double>(size),
+      fmt::format("the {} split of {} examples of {} numbers", info.split, size, num_values),
+      fmt::format("dataset '{}'", info.name));
   return make_input_dataset(std::move(info), make(0, size));
 }
 

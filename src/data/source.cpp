@@ -257,12 +257,12 @@ std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Datas
     return make_class_subset(std::move(base), spec_.keep_classes, name, text);
   }
   if (request.all_training_files() &&
-      (spec_.first.contains("train") || spec_.first.contains("validation"))) {
+      (spec_.num_first_images.contains("train") || spec_.num_first_images.contains("validation"))) {
     fail_usage("dataset '{}': the {} split cannot be formed from the first images of each split",
                name, request.split);
   }
-  const auto first = spec_.first.find(request.split);
-  if (first == spec_.first.end()) return make_renamed(std::move(base), name, text);
+  const auto first = spec_.num_first_images.find(request.split);
+  if (first == spec_.num_first_images.end()) return make_renamed(std::move(base), name, text);
   return make_first_n(std::move(base), first->second, name, text);
 }
 

@@ -104,14 +104,14 @@ void mix_with_next(at::Tensor& images, double weight) {
     images = images.mul(weight).add_(rolled(images), 1.0 - weight);
     return;
   }
-  const int64_t numbers = images.numel() / batch;
+  const int64_t num_values = images.numel() / batch;
   auto* x = images.mutable_data_ptr<float>();
   const auto own = static_cast<float>(weight), other = static_cast<float>(1.0 - weight);
-  const std::vector<float> first(x, x + numbers);
+  const std::vector<float> first(x, x + num_values);
   for (int64_t i = 0; i < batch; ++i) {
-    const float* next = i + 1 < batch ? x + (i + 1) * numbers : first.data();
-    float* row = x + i * numbers;
-    for (int64_t j = 0; j < numbers; ++j) row[j] = own * row[j] + other * next[j];
+    const float* next = i + 1 < batch ? x + (i + 1) * num_values : first.data();
+    float* row = x + i * num_values;
+    for (int64_t j = 0; j < num_values; ++j) row[j] = own * row[j] + other * next[j];
   }
 }
 
@@ -161,9 +161,9 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
     fail_usage("dataset '{}': {} channels need as many means and stds, found {} and {}", info.name,
                channels, info.mean.size(), info.std.size());
   }
-  if (augment_.shift < 0 || augment_.shift >= std::min(height_, width_)) {
-    fail_usage("augment.shift is {}, but images of '{}' are {} x {}: choose 0 to {}",
-               augment_.shift, info.name, height_, width_, std::min(height_, width_) - 1);
+  if (augment_.max_shift < 0 || augment_.max_shift >= std::min(height_, width_)) {
+    fail_usage("augment.max_shift is {}, but images of '{}' are {} x {}: choose 0 to {}",
+               augment_.max_shift, info.name, height_, width_, std::min(height_, width_) - 1);
   }
   if (augment_.blur &&
       (augment_.blur->height / 2 >= height_ || augment_.blur->width / 2 >= width_)) {
@@ -215,10 +215,10 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
     blur(*augment_.blur, sigma, {channels_, height_, width_, in});
   }
   int64_t dy = 0, dx = 0;
-  if (augment_.shift > 0) {
-    const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
-    dy = static_cast<int64_t>(rng.randint(choices)) - augment_.shift;
-    dx = static_cast<int64_t>(rng.randint(choices)) - augment_.shift;
+  if (augment_.max_shift > 0) {
+    const auto choices = static_cast<uint64_t>(2 * augment_.max_shift + 1);
+    dy = static_cast<int64_t>(rng.randint(choices)) - augment_.max_shift;
+    dx = static_cast<int64_t>(rng.randint(choices)) - augment_.max_shift;
   }
   // Columns [first, last) of the output show the image, the others the fill value.
   const int64_t first = std::max<int64_t>(0, dx), last = std::min(width_, width_ + dx);

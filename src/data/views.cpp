@@ -180,8 +180,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
 std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base, int64_t count,
                                             std::string name, std::string description) {
   if (count > base->size()) {
-    fail("dataset '{}': 'first' is {}, more than the {} images of '{}'", name, count, base->size(),
-         base->info().name);
+    fail("dataset '{}': 'num_first_images' is {}, more than the {} images of '{}'", name, count,
+         base->size(), base->info().name);
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));
   info.is_endless = false;
@@ -203,15 +203,15 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
     return data;
   }
   constexpr int64_t kTwice = -1;
-  std::unordered_map<std::string, int64_t> numbers;
+  std::unordered_map<std::string, int64_t> indices;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto [found, fresh] = numbers.emplace(outputs[i], static_cast<int64_t>(i));
+    const auto [found, fresh] = indices.emplace(outputs[i], static_cast<int64_t>(i));
     if (!fresh) found->second = kTwice;
   }
   std::vector<int64_t> labels;
   for (const std::string& name : own.classes) {
-    const auto found = numbers.find(name);
-    if (found == numbers.end()) fail_unknown(own.name, name, outputs, suggestion);
+    const auto found = indices.find(name);
+    if (found == indices.end()) fail_unknown(own.name, name, outputs, suggestion);
     if (found->second == kTwice) {
       fail_usage("'{}': two outputs of the network have the name of the class {}{}{}",
                  one_line(own.name), printable(name), suggestion.empty() ? "" : "; ", suggestion);

@@ -67,11 +67,11 @@ at::Tensor dropout(const at::Tensor& x, double rate, const at::Generator& random
                    const BatchShard& shard) {
   if (rate <= 0.0 || !random.defined()) return x;
   const double keep = 1.0 - rate;
-  const auto parts = shard.process_group();
-  const int64_t rank = parts ? parts->rank() : 0;
+  const auto process_group = shard.process_group();
+  const int64_t rank = process_group ? process_group->rank() : 0;
   if (x.is_cpu()) return x * factors_of_rows(x, keep, next_seed(random), rank * x.size(0));
   const at::Generator own =
-      parts && !x.is_meta()
+      process_group && !x.is_meta()
           ? make_generator(next_seed(random) + static_cast<uint64_t>(rank), random.device())
           : random;
   return x * at::empty_like(x).bernoulli_(keep, own).div_(keep);

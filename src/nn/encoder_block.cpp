@@ -57,7 +57,7 @@ bool is_slow_in_training(const at::Tensor& query) {
 at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
                      const at::Tensor& value_BHTc) {
   if (is_slow_in_training(query_BHQc)) {
-    const NoAutocast no_autocast;
+    const NoAutocastGuard no_autocast;
     return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
                                             value_BHTc.to(at::kFloat))
         .to(query_BHQc.scalar_type());

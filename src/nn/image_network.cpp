@@ -24,25 +24,26 @@ at::Tensor channel_sums(const at::Tensor& x) {
   return x.transpose(0, 1).flatten(1).sum(1);
 }
 
-/// Mean and biased variance of each channel of x [N, C, ...] over the batch's parts in all
+/// Mean and biased variance of each channel of x [N, C, ...] over the batch shards of all
 /// processes, which may differ in N, and the number of values of a channel.
 struct ChannelMoments {
   at::Tensor mean_C, var_C;
   double values = 0.0;
 };
 
-ChannelMoments sync_moments(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts) {
+ChannelMoments sync_moments(const at::Tensor& x,
+                            const std::shared_ptr<const ProcessGroup>& process_group) {
   const int64_t channels = x.size(1);
   const at::Tensor count = at::full({1}, x.numel() / std::max<int64_t>(1, channels), x.options());
   const at::Tensor sums =
-      all_reduce_sum(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
+      all_reduce_sum(at::cat({channel_sums(x), count}), process_group, Traffic::batch_norm);
   ChannelMoments moments;
   // On the meta device there is no sum to read, and every process has as many values.
-  moments.values = x.is_meta() ? static_cast<double>(x.numel() / channels * parts->size())
+  moments.values = x.is_meta() ? static_cast<double>(x.numel() / channels * process_group->size())
                                : sums[channels].item<double>();
   moments.mean_C = sums.narrow(0, 0, channels) / moments.values;
   const at::Tensor squares = channel_sums((x - of_channels(moments.mean_C, x)).square());
-  moments.var_C = all_reduce_sum(squares, parts, Traffic::batch_norm) / moments.values;
+  moments.var_C = all_reduce_sum(squares, process_group, Traffic::batch_norm) / moments.values;
   return moments;
 }
 
@@ -56,13 +57,13 @@ void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator)
 }  // namespace
 
 at::Tensor sync_batch_norm(const at::Tensor& given,
-                           const std::shared_ptr<const ProcessGroup>& parts,
+                           const std::shared_ptr<const ProcessGroup>& process_group,
                            const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean,
                            const at::Tensor& running_var) {
   // Convolutions of autocast give bfloat16, in which sums would be too coarse.
   const at::Tensor x = given.to(running_mean.scalar_type());
-  ChannelMoments moments = sync_moments(x, parts);
+  ChannelMoments moments = sync_moments(x, process_group);
   if (moments.values <= 1.0) {
     moments.mean_C = running_mean;
     moments.var_C = running_var;

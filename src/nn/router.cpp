@@ -185,7 +185,7 @@ RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   // Small differences of logits decide the routing.
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const NoTf32 exact_products(x_Td.device());
   at::Tensor logits_TE = at::linear(x_Td.to(weight.scalar_type()), weight);
   const int64_t members = options_.num_members;
@@ -252,21 +252,23 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
                                   bool needs_whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
-  const auto parts = batch_shard().process_group();
+  const auto process_group = batch_shard().process_group();
   const int64_t group = group_size(options_.rule);
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
-  record.is_local = parts && !needs_whole_batch && is_training() && whole_groups;
-  if (!record.is_local) record.process_group = parts;
-  if (record.process_group) record.logits_TE = all_gather_rows(record.logits_TE, parts);
+  record.is_local = process_group && !needs_whole_batch && is_training() && whole_groups;
+  if (!record.is_local) record.process_group = process_group;
+  if (record.process_group) record.logits_TE = all_gather_rows(record.logits_TE, process_group);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {
-    // A part has the noise that its tokens have in the whole batch.
-    const int64_t tokens = record.logits_TE.size(0), all = record.is_local ? parts->size() : 1;
-    const at::Tensor of_own = noise(all * tokens, record.logits_TE.options(), random)
-                                  .narrow(0, record.is_local ? parts->rank() * tokens : 0, tokens);
+    // A shard has the noise that its tokens have in the whole batch.
+    const int64_t tokens = record.logits_TE.size(0),
+                  all = record.is_local ? process_group->size() : 1;
+    const at::Tensor of_own =
+        noise(all * tokens, record.logits_TE.options(), random)
+            .narrow(0, record.is_local ? process_group->rank() * tokens : 0, tokens);
     record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.num_members);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     record.noise_std = gaussian ? options_.noise_scale() : 0.0;

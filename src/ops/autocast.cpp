@@ -17,7 +17,7 @@ namespace {
 template <c10::DeviceType device, bool lowers>
 void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::ScalarType type = lowers ? at::autocast::get_autocast_dtype(device) : at::kFloat;
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());

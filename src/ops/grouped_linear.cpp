@@ -54,7 +54,7 @@ Tensor grouped_linear(const Tensor& rows_Ap, const Tensor& offsets_K, const Tens
                   : t;
   };
   const Tensor rows = cast(rows_Ap), w = cast(w_Kpq), b = cast(b_Kq);
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   return ops::groups_products(rows, w) ? ops::linear_by_grouped_mm(rows, offsets_K, w, b)
                                        : ops::linear_by_expert(rows, offsets_K, w, b);
 }

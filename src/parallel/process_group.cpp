@@ -315,32 +315,34 @@ void GradientReducer::prepare(const at::Tensor& loss) {
   reducer_->prepare_for_backward({loss});
 }
 
-void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,
+void check_batch_divisible(const std::string& where, int64_t batch, int64_t num_micro_batches,
                            int64_t processes) {
-  const int64_t unit = parts * processes;
+  const int64_t unit = num_micro_batches * processes;
   if (batch % unit == 0) return;
   std::string choice =
       fmt::format("a batch of {}, or {}",
                   count_text(std::max<int64_t>(1, (batch + unit / 2) / unit) * unit, "image"),
-                  count_text(nearest_divisor(batch / parts, processes), "process"));
+                  count_text(nearest_divisor(batch / num_micro_batches, processes), "process"));
   if (batch % processes == 0) {
-    choice = fmt::format("accumulate={}", nearest_divisor(batch / processes, parts));
+    choice = fmt::format("gradient_accumulation_steps={}",
+                         nearest_divisor(batch / processes, num_micro_batches));
   }
   fail_usage("{0}a batch of {2}{3} cannot be divided equally among {1}; choose {4}", where,
              count_text(processes, "process"), count_text(batch, "image"),
-             parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
+             num_micro_batches == 1 ? "" : fmt::format(" in {} micro-batches", num_micro_batches),
+             choice);
 }
 
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool is_strided,
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches, bool is_strided,
                                            int64_t rank, int64_t size) {
-  check_batch_divisible("", batch, parts, size);
-  const int64_t own = batch / size, ranges = is_strided ? 1 : parts;
-  std::vector<int64_t> places;
-  for (int64_t part = 0; part < ranges; ++part) {
-    const int64_t first = part * (batch / ranges) + rank * (own / ranges);
-    for (int64_t i = 0; i < own / ranges; ++i) places.push_back(first + i);
+  check_batch_divisible("", batch, num_micro_batches, size);
+  const int64_t own = batch / size, ranges = is_strided ? 1 : num_micro_batches;
+  std::vector<int64_t> indices;
+  for (int64_t range = 0; range < ranges; ++range) {
+    const int64_t first = range * (batch / ranges) + rank * (own / ranges);
+    for (int64_t i = 0; i < own / ranges; ++i) indices.push_back(first + i);
   }
-  return places;
+  return indices;
 }
 
 }  // namespace moesaic

@@ -122,10 +122,10 @@ Ids best_of_groups(const std::vector<RankedGroup>& groups, const ExpertRanking& 
 }
 
 int64_t parameters_of_expert(const MoEBlock& block) {
-  int64_t numbers = 0;
+  int64_t num_parameters = 0;
   for (const at::Tensor& parameter : block.layer->experts->parameters())
-    numbers += parameter.numel();
-  return numbers / block.layer->experts->num_experts();
+    num_parameters += parameter.numel();
+  return num_parameters / block.layer->experts->num_experts();
 }
 
 /// Chooses among the experts of all blocks that a rule for all of them covers.

@@ -175,20 +175,20 @@ void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
         "--routing-images: the network has no layer that routes patches of an image; leave it out");
   }
   const RoutingRecord& record = batch.output.routings.back();
-  made_.grid = patches->grid;
-  made_.experts = record.kept;
-  made_.title =
+  routed_images_.grid = patches->grid;
+  routed_images_.experts = record.kept;
+  routed_images_.title =
       fmt::format("{}, layer {}", one_line(name_without_folders(info.name), 30), record.block);
-  if (static_cast<int64_t>(made_.experts.size()) > kMaxPanels) {
+  if (static_cast<int64_t>(routed_images_.experts.size()) > kMaxPanels) {
     fail_usage(
         "--routing-images: a figure shows at most {} experts, but the last layer has {}; leave it "
         "out",
-        kMaxPanels, made_.experts.size());
+        kMaxPanels, routed_images_.experts.size());
   }
 }
 
 void RoutedImageCollector::add(const EvaluatedBatch& batch) {
-  if (made_.experts.empty()) begin(batch);
+  if (routed_images_.experts.empty()) begin(batch);
   const int64_t images = batch.images_BCHW.size(0);
   const int64_t count = std::min(images, wanted_ - batch.first);
   if (count <= 0) return;
@@ -200,7 +200,7 @@ void RoutedImageCollector::add(const EvaluatedBatch& batch) {
 }
 
 RoutedImages RoutedImageCollector::images() const {
-  RoutedImages images = made_;
+  RoutedImages images = routed_images_;
   images.pixels_NCHW = at::cat(pixels_);
   images.weight_NPK = at::cat(weights_);
   return images;

@@ -97,8 +97,6 @@ void plan_phase_metrics(const PlannedRow& row, const RunsConfig& experiment, con
       location_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
-constexpr const char* kUpdateSeconds = "update_seconds";
-
 /// Returns -1 for a metric of which less is better.
 double sign_of(const std::string& metric) {
   return metric.ends_with("loss") ? -1.0 : 1.0;
@@ -126,7 +124,7 @@ void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
   const Measurement& end = record.snapshots.back();
   const int64_t begin = run.result_rows.back().steps_before_last_phase;
   if (end.step > 0) {
-    record.final.numbers[kUpdateSeconds] = seconds.back() / static_cast<double>(end.step);
+    record.final.numbers[kStepSeconds] = seconds.back() / static_cast<double>(end.step);
   }
   for (const std::string& metric : run.converged) {
     const auto last = end.numbers.find(metric);
@@ -170,7 +168,7 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
              metric.is_optional);
     add_time(kSecondsTo + name, "seconds " + until, 2, metric.is_optional);
   }
-  if (!run.converged.empty()) add_time(kUpdateSeconds, "seconds a step", 4, true);
+  if (!run.converged.empty()) add_time(kStepSeconds, "seconds a step", 4, true);
 }
 
 /// Returns the measurement of a network at a step of such a run.
@@ -196,12 +194,12 @@ DatasetOpener opener_of(DatasetCache& datasets) {
   };
 }
 
-int64_t ExperimentRun::images(int64_t updates) const {
+int64_t ExperimentRun::images(int64_t num_steps) const {
   int64_t sum = 0;
   for (const auto& [steps, batch] : phases) {
-    const int64_t made = std::min(steps, updates);
+    const int64_t made = std::min(steps, num_steps);
     sum += made * batch;
-    updates -= made;
+    num_steps -= made;
   }
   return sum;
 }
@@ -229,9 +227,9 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
   plan_phase_metrics(row, experiment, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
   run.result_rows.push_back(std::move(own));
-  int64_t updates = 0, earlier = 0;
+  int64_t num_steps = 0, earlier = 0;
   for (const PhasePlan& plan : plans) {
-    if (plan.steps > 0) earlier = std::exchange(updates, updates + plan.steps);
+    if (plan.steps > 0) earlier = std::exchange(num_steps, num_steps + plan.steps);
     run.phases.emplace_back(plan.steps, plan.batch_size);
   }
   for (MeasuredRow& filled : run.result_rows) {
@@ -262,7 +260,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     since.reset();
   };
   const auto take_snapshot = [&](Model& model, int64_t step) {
-    // The last step of a run makes no update, so two snapshots may have the same step.
+    // The last step of a run may change nothing, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshots.probes.empty() || !fresh) return;
     record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));

@@ -74,7 +74,7 @@ bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows);
 
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
-/// `max_steps` updates. Throws as parse() does.
+/// `max_steps` steps. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
 /// What is measured of a network.
@@ -96,14 +96,14 @@ struct ExperimentRun {
   std::vector<MeasuredRow> result_rows = {};               ///< See PreparedRow.
   std::vector<std::string> best = {};  ///< Metrics whose best snapshot is a metric, best_<name>.
   std::vector<std::string> converged = {};  ///< See SnapshotConfig.
-  int64_t unit = 1;                         ///< Updates that `converged` counts as one.
-  int64_t every = 1;                        ///< Updates between two snapshots.
+  int64_t unit = 1;                         ///< Steps that `converged` counts as one.
+  int64_t every = 1;                        ///< Steps between two snapshots.
   bool begins_last_phase =
       false;  ///< Whether there is one before the last phase, for a plot of it.
-  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
+  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned steps, and images of each.
 
-  /// Returns how many images the first so many updates take; all of them by default.
-  int64_t images(int64_t updates = std::numeric_limits<int64_t>::max()) const;
+  /// Returns how many images the first so many steps take; all of them by default.
+  int64_t images(int64_t num_steps = std::numeric_limits<int64_t>::max()) const;
 };
 
 /// Plans the runs of a row that have this configuration but for their seeds. Throws Error (usage)

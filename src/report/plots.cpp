@@ -165,7 +165,7 @@ Panel number_panel(const PlotInput& input, Metric metric) {
   return panel;
 }
 
-/// Returns a line per snapshot: updates, then the table row by row. Appends its numbers to `all`.
+/// Returns a line per snapshot: its step, then the table row by row. Appends its numbers to `all`.
 std::string table_data(const RunRecord& run, const std::string& metric, std::vector<double>& all) {
   std::string data = "# steps\tentries row by row\n";
   for (const Measurement& at : run.snapshots) {
@@ -201,7 +201,7 @@ Panel table_panel(const PlotInput& input, const Metric& metric, const MeasuredRo
   return panel;
 }
 
-/// Returns a plot of snapshots over updates. A number has a line for each row, the mean over its
+/// Returns a plot of snapshots over steps. A number has a line for each row, the mean over its
 /// runs, in a band of their standard deviation; a table has a panel for each row, in which every
 /// entry of its first run is a line, coloured by its column.
 Figure curves_plot(const PlotInput& input) {

@@ -240,6 +240,7 @@ std::vector<ResultRow> measured_rows(const Value& results) {
   for (const Value& item : results.at("rows").items("rows")) {
     ResultRow row{.name = item.at("name").as_string("name"),
                   .metric = item.at("metric").as_string("metric")};
+    if (row.metric == kFormerStepSeconds) row.metric = kStepSeconds;
     const Value* values = item.find("values");
     if (values != nullptr && !values->is_null()) {
       rows.push_back(row_of_runs(row.name, row.metric, values_in(*values)));

@@ -128,7 +128,7 @@ Panel metric_panel(const RunLines& run, const char* metric, const char* label) {
   return panel;
 }
 
-/// Returns the commands before the first panel: the axis of updates, a line at the end of each
+/// Returns the commands before the first panel: the axis of steps, a line at the end of each
 /// phase but the last, and the names of phases.
 std::string shared_commands(const RunLines& run) {
   const auto [first, last] = std::ranges::minmax(run.steps);
@@ -142,7 +142,7 @@ std::string shared_commands(const RunLines& run) {
       "rgb ink\n",
       axis_label("x", "steps"), range);
   if (run.phases.size() < 2) return commands;
-  std::map<int64_t, std::string> labels;  // Phases without updates share the place of the next one.
+  std::map<int64_t, std::string> labels;  // Phases without steps share the place of the next one.
   for (const PhaseSpan& phase : run.phases) {
     std::string& text = labels[phase.begin];
     text += (text.empty() ? "" : ", ") + phase.name;

@@ -212,7 +212,12 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
 }
 
 RunRecord record_in(const Json& entry) {
-  return parse<RunRecord>(Value::from_json(entry, "run"));
+  auto record = parse<RunRecord>(Value::from_json(entry, "run"));
+  if (auto former = record.final.numbers.extract(kFormerStepSeconds)) {
+    former.key() = kStepSeconds;
+    record.final.numbers.insert(std::move(former));
+  }
+  return record;
 }
 
 /// Returns what is missing in a measurement that was read from a file.

@@ -364,11 +364,11 @@ std::string plan_rows_of(const RunsConfig& config) {
   for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);
     const std::shared_ptr<Model> model = build_initial_meta_model(run);
-    int64_t updates = 0;
-    for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
+    int64_t steps = 0;
+    for (const PhasePlan& phase : plan_phases(run, *model, datasets)) steps += phase.steps;
     table.add({fmt::format("{}", fmt::join(row.names(), " + ")),
                model->config().at("name").get<std::string>(), with_commas(model->num_parameters()),
-               std::to_string(run.phases.size()), with_commas(updates),
+               std::to_string(run.phases.size()), with_commas(steps),
                std::to_string(row.num_runs)});
   }
   return table.text();

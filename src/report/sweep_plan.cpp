@@ -218,14 +218,14 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
             {"keep"}};
   }
   const std::optional<ExportChoice>& exported = sweep.exported;
-  const bool other_keep = exported && std::ranges::count(sweep.keep, exported->keep) == 0;
+  const bool other_keep = exported && std::ranges::count(sweep.keep, exported->num_experts) == 0;
   if (other_keep || (exported && std::ranges::count(sweep.criteria, exported->criterion) == 0)) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep; choose {}, or "
                         "export=null for none",
-                        exported->keep, exported->criterion,
-                        other_keep ? fmt::format("export.keep={}", sweep.keep.front())
+                        exported->num_experts, exported->criterion,
+                        other_keep ? fmt::format("export.num_experts={}", sweep.keep.front())
                                    : "export.criterion=" + sweep.criteria.front()),
-            {"export.keep", "export.criterion", "keep", "criteria"}};
+            {"export.num_experts", "export.criterion", "keep", "criteria"}};
   }
   return phases_problem(sweep, parse<RunConfig>(config.train, "train"));
 }

@@ -62,7 +62,7 @@ TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& 
                       percent(results, row, "accuracy_recovered"));
     }
     if (has_program) {
-      const bool is_exported = size.name == sweep_size_name(plan.exported->keep);
+      const bool is_exported = size.name == sweep_size_name(plan.exported->num_experts);
       cells.push_back(is_exported ? percent(results, kSweepProgramRow, "accuracy") : "-");
     }
     table.add(std::move(cells));
@@ -140,7 +140,7 @@ std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Result
 std::string exported_sentence(const SweepPlan& plan, const Results& results) {
   std::string text =
       fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                  plan.exported->keep, plan.num_experts, plan.exported->criterion,
+                  plan.exported->num_experts, plan.num_experts, plan.exported->criterion,
                   sweep_value(results, "export", "forward_time_ratio"));
   const ResultRow* program = results.find(kSweepProgramRow, "forward_time_ratio");
   if (program != nullptr) text += fmt::format("; {}, {:.2f} x", kSweepProgram, program->measured);

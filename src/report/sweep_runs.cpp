@@ -216,7 +216,8 @@ class Sweep {
   }
 
   std::string exported_row() const {
-    return sweep_row_name(sweep_size_name(config_.exported->keep), config_.exported->criterion);
+    return sweep_row_name(sweep_size_name(config_.exported->num_experts),
+                          config_.exported->criterion);
   }
 
   /// Trains, resumes training, or returns if the run is complete.

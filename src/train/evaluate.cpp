@@ -162,10 +162,10 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
   loader_options.batch_size = options.batch_size;
   loader_options.num_threads = options.num_loader_threads;
   loader_options.is_shared = processes != nullptr;
-  // Without equal parts each process takes all of a batch.
+  // Without equal shards each process takes all of a batch.
   if (processes != nullptr && options.batch_size % processes->size() == 0) {
     loader_options.batch_indices =
-        batch_indices_of_rank(options.batch_size, /*parts=*/1, /*is_strided=*/false,
+        batch_indices_of_rank(options.batch_size, /*num_micro_batches=*/1, /*is_strided=*/false,
                               processes->rank(), processes->size());
   }
   Loader loader(dataset, loader_options);
@@ -187,7 +187,7 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
     }();
-    for (at::Tensor* targets : {&batch.labels, &batch.targets}) {  // Those of all parts.
+    for (at::Tensor* targets : {&batch.labels, &batch.targets}) {  // Those of all shards.
       if (!is_sharded || !targets->defined()) continue;
       *targets = processes->world().all_gather(*targets, Traffic::metrics);
     }

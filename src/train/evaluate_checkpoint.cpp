@@ -108,11 +108,12 @@ std::vector<std::string> output_numbers(int64_t outputs) {
 /// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
 /// are the data's own only where every output has one.
 void take_numbers(CheckpointData& data, int64_t outputs, ClassNameSource class_name_source) {
-  const std::vector<std::string> numbers = output_numbers(outputs);
+  const std::vector<std::string> output_indices = output_numbers(outputs);
   const std::vector<std::string>& own = data.dataset->info().classes;
-  if (class_name_source == ClassNameSource::data && !std::ranges::is_permutation(own, numbers))
+  if (class_name_source == ClassNameSource::data &&
+      !std::ranges::is_permutation(own, output_indices))
     return;
-  data.dataset = with_classes_of(std::move(data.dataset), numbers,
+  data.dataset = with_classes_of(std::move(data.dataset), output_indices,
                                  "name each class by the number of its output, or choose data of "
                                  "the network's classes");
   log_info(

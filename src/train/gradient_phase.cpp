@@ -126,9 +126,9 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
       fail_usage("phase '{}': drop_last false is for one process; set it to true",
                  plan.config.name);
     }
-    options.batch_indices = batch_indices_of_rank(plan.batch_size, config.accumulate,
-                                                  config.accumulate_order == kStrided,
-                                                  processes->rank(), processes->size());
+    options.batch_indices = batch_indices_of_rank(
+        plan.batch_size, config.gradient_accumulation_steps, config.micro_batch_order == kStrided,
+        processes->rank(), processes->size());
     options.is_shared = true;
   }
   options.batch_size = plan.batch_size;
@@ -145,14 +145,14 @@ std::shared_ptr<const Dataset> training_data(const GradientConfig& config, Phase
   return make_sample(std::move(context.data), config.num_samples, context.run_seed);
 }
 
-/// Returns part `index` of the parts of the batch, as accumulate_order divides it.
+/// Returns micro-batch `index` of the batch, as micro_batch_order divides it.
 Batch micro_batch(const Batch& batch, int64_t index, const GradientConfig& config) {
-  const int64_t count = config.accumulate, images = batch.inputs.size(0);
+  const int64_t count = config.gradient_accumulation_steps, images = batch.inputs.size(0);
   if (count == 1) return batch;
   Batch part = batch;
   for (at::Tensor* tensor : {&part.inputs, &part.labels, &part.soft_labels, &part.targets}) {
     if (!tensor->defined()) continue;
-    *tensor = config.accumulate_order == kStrided
+    *tensor = config.micro_batch_order == kStrided
                   ? tensor->slice(0, index, images, count).contiguous()
                   : tensor->narrow(0, index * (images / count), images / count);
   }
@@ -204,7 +204,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
 
 PhaseState GradientPhase::state() const {
   GradientPhaseState values = state_;
-  values.updates = optimizer_.num_steps();
+  values.num_steps = optimizer_.num_steps();
   TensorMap tensors = optimizer_.state();
   average_.save(tensors);
   return {to_json(values), std::move(tensors)};
@@ -214,7 +214,7 @@ void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
   TensorMap tensors = state.tensors;
   average_.load(tensors);
-  optimizer_.load_state(tensors, state_.updates);
+  optimizer_.load_state(tensors, state_.num_steps);
   // A file may say anything.
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
@@ -302,13 +302,13 @@ bool GradientPhase::should_stop(double loss) {
     state_.min_loss = loss;
     return false;
   }
-  if (optimizer_.num_steps() < stop->after_steps) return false;
+  if (optimizer_.num_steps() < stop->min_steps) return false;
   return loss <= stop->loss_threshold ||
          (stop->loss_rise && loss > *state_.min_loss + *stop->loss_rise);
 }
 
 GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
-  const int64_t count = config_.accumulate;
+  const int64_t count = config_.gradient_accumulation_steps;
   const double fraction = 1.0 / static_cast<double>(count);
   // A function of run, phase and step.
   const at::Generator random = nn::make_generator(
@@ -344,7 +344,7 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     values = at::cat({values, loads_->take()});
     names.insert(names.end(), loads_->names().begin(), loads_->names().end());
   }
-  if (processes_) {  // Each has the mean over its part of the batch, and the same gradient norm.
+  if (processes_) {  // Each has the mean over its shard of the batch, and the same gradient norm.
     processes_->world().all_reduce(values, Traffic::metrics);
     values.div_(processes_->size());
   }

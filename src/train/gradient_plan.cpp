@@ -53,10 +53,11 @@ ConfigProblem update_problem(const GradientConfig& config) {
   if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
     return mutually_exclusive({"clip_norm", "0"}, {"clip_value", "0"});
   }
-  if (config.batch_size % config.accumulate != 0) {
-    return {fmt::format("accumulate {} does not divide batch_size {}; choose {}", config.accumulate,
-                        config.batch_size, nearest_divisor(config.batch_size, config.accumulate)),
-            {"accumulate", "batch_size"}};
+  if (config.batch_size % config.gradient_accumulation_steps != 0) {
+    return {fmt::format("gradient_accumulation_steps {} does not divide batch_size {}; choose {}",
+                        config.gradient_accumulation_steps, config.batch_size,
+                        nearest_divisor(config.batch_size, config.gradient_accumulation_steps)),
+            {"gradient_accumulation_steps", "batch_size"}};
   }
   return {};
 }
@@ -139,11 +140,11 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
 }
 
 ConfigProblem config_problem(const GradientConfig& config) {
-  if (!config.drop_last && config.accumulate > 1) {
+  if (!config.drop_last && config.gradient_accumulation_steps > 1) {
     return {
         "a smaller last batch cannot be divided into micro-batches: set drop_last to true, or "
-        "accumulate to 1",
-        {"drop_last", "accumulate"}};
+        "gradient_accumulation_steps to 1",
+        {"drop_last", "gradient_accumulation_steps"}};
   }
   return first_problem(
       {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
@@ -161,7 +162,7 @@ void check_augment(const GradientConfig& config, const SettingLocations& locatio
         "'augment' out",
         locations.find({"augment", "data"}), locations.phase().name, locations.phase().data);
   }
-  at_location(locations.find({"augment.shift", "augment"}),
+  at_location(locations.find({"augment.max_shift", "augment"}),
               [&] { return ImageTransform(data.info(), config.augment); });
 }
 
@@ -280,11 +281,11 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
   }
 }
 
-/// Refuses parts of a batch of one image in which a batch normalisation would see one value of a
+/// Refuses micro-batches of one image in which a batch normalisation would see one value of a
 /// channel. Larger ones have more.
 void check_batch_norm(const SettingLocations& locations, const Model& model, int64_t batch,
-                      int64_t accumulate) {
-  if (batch / accumulate > 1) return;
+                      int64_t num_micro_batches) {
+  if (batch / num_micro_batches > 1) return;
   const std::shared_ptr<Model> shape = meta_copy(model);
   shape->train();
   const MetaKernels kernels;
@@ -292,9 +293,10 @@ void check_batch_norm(const SettingLocations& locations, const Model& model, int
     shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
     fail_usage("{}: phase '{}': {}: {} need two images or more",
-               locations.find({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
+               locations.find({num_micro_batches > 1 ? "gradient_accumulation_steps" : "batch_size",
+                               "batch_size"}),
                locations.phase().name, error.what(),
-               accumulate > 1 ? "the parts of a batch" : "batches");
+               num_micro_batches > 1 ? "micro-batches" : "batches");
   } catch (const c10::Error&) {  // An operator has no shape function.
   } catch (const Error&) {       // What else is wrong with one image, others say.
   }
@@ -317,11 +319,13 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
   check_schedules(config, locations, plan.steps);
   plan.batch_size = std::min(config.batch_size, plan.num_images);
-  if (plan.batch_size % config.accumulate != 0) {
-    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}; choose {}",
-               locations.find({"accumulate"}), phase.name, config.accumulate,
-               count_text(plan.batch_size, "example"),
-               nearest_divisor(plan.batch_size, config.accumulate));
+  if (plan.batch_size % config.gradient_accumulation_steps != 0) {
+    fail_usage(
+        "{}: phase '{}': gradient_accumulation_steps {} does not divide a batch of all {}; "
+        "choose {}",
+        locations.find({"gradient_accumulation_steps"}), phase.name,
+        config.gradient_accumulation_steps, count_text(plan.batch_size, "example"),
+        nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
   }
   if (plan.steps == 0) return;
   if (plan.batch_size < config.batch_size) {
@@ -331,9 +335,9 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   }
   const Json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
-  check_batch_routing(locations, model, plan.batch_size / config.accumulate,
+  check_batch_routing(locations, model, plan.batch_size / config.gradient_accumulation_steps,
                       !aux_loss_weights(weights, model).empty());
-  check_batch_norm(locations, model, plan.batch_size, config.accumulate);
+  check_batch_norm(locations, model, plan.batch_size, config.gradient_accumulation_steps);
   if (rest == 0) return;
   check_batch_routing(locations, model, rest, !aux_loss_weights(weights, model).empty());
   check_batch_norm(locations, model, rest, 1);
@@ -341,7 +345,7 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
 
 StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const auto& config = settings_of<GradientConfig>(phase);
-  StepMemory memory{.num_micro_batches = config.accumulate};
+  StepMemory memory{.num_micro_batches = config.gradient_accumulation_steps};
   const Patterns trains(phase.trainable);
   Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
@@ -362,9 +366,10 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
 void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
                                int64_t processes) {
   check_batch_divisible(
-      fmt::format("{}: phase '{}': ", locations.find({"batch_size", "accumulate"}),
+      fmt::format("{}: phase '{}': ", locations.find({"batch_size", "gradient_accumulation_steps"}),
                   plan.config.name),
-      plan.batch_size, settings_of<GradientConfig>(plan.config).accumulate, processes);
+      plan.batch_size, settings_of<GradientConfig>(plan.config).gradient_accumulation_steps,
+      processes);
 }
 
 }  // namespace

@@ -28,10 +28,11 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
 
 Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
                      const std::vector<std::string>& frozen,
-                     const std::vector<ParamGroupConfig>& parts, const LayersAfter& layers_after) {
-  for (const ParamGroupConfig& part : parts) {
-    add_param_group(part.optimizer, part.optimizer.lr / config.lr, Patterns(part.parameters),
-                    frozen, layers_after, parameters);
+                     const std::vector<ParamGroupConfig>& param_groups,
+                     const LayersAfter& layers_after) {
+  for (const ParamGroupConfig& param_group : param_groups) {
+    add_param_group(param_group.optimizer, param_group.optimizer.lr / config.lr,
+                    Patterns(param_group.parameters), frozen, layers_after, parameters);
   }
   add_param_group(config, 1.0, Patterns({""}), frozen, layers_after, parameters);
 }
@@ -237,7 +238,7 @@ void Optimizer::load_state(const TensorMap& state, int64_t num_steps) {
 
 namespace {
 
-// The rules run as one fused pass over the parameters: on two cores that is what keeps an update
+// The rules run as one fused pass over the parameters: on two cores that is what keeps the update
 // within a few per cent of a step.
 
 /// The form in which fused updates take UpdateRule::Group::skip.
@@ -262,7 +263,7 @@ class Sgd : public UpdateRule {
   }
 
   // The fused kernel's own weight decay would enter the momentum, so the decay comes first here.
-  void apply(Group& group, double lr, int64_t update) const override {
+  void apply(Group& group, double lr, int64_t step) const override {
     if (group.weight_decay != 0.0) scale_parameters(group, 1.0 - lr * group.weight_decay);
     const std::vector<at::Tensor> none;
     const auto& momenta = group.slots.empty() ? none : group.slots[0];
@@ -351,9 +352,9 @@ class AdamW : public UpdateRule {
 
   std::vector<std::string> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
 
-  void apply(Group& group, double lr, int64_t update) const override {
+  void apply(Group& group, double lr, int64_t step) const override {
     const at::Tensor count =
-        at::full({}, update, group.parameters[0].options().dtype(at::kFloat).requires_grad(false));
+        at::full({}, step, group.parameters[0].options().dtype(at::kFloat).requires_grad(false));
     const std::vector<at::Tensor> counts(group.parameters.size(), count);
     at::_fused_adamw_(group.parameters, group.gradients, group.slots[0], group.slots[1], {}, counts,
                       lr, beta1_, beta2_, group.weight_decay, eps_, /*amsgrad=*/false,
@@ -369,12 +370,12 @@ double shape(const std::string& name, double x) {
   return 1.0 - x;
 }
 
-double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
+double inverse_root(const ScheduleConfig& schedule, double peak, int64_t step, int64_t steps) {
   const int64_t cooldown = steps - schedule.cooldown_steps;
-  const auto after = static_cast<double>(std::min(update, cooldown) - schedule.warmup_steps);
+  const auto after = static_cast<double>(std::min(step, cooldown) - schedule.warmup_steps);
   const double rate = peak / std::sqrt(1.0 + after / static_cast<double>(schedule.timescale));
-  if (update < cooldown) return rate;
-  return rate * std::max(0.0, static_cast<double>(steps - update)) /
+  if (step < cooldown) return rate;
+  return rate * std::max(0.0, static_cast<double>(steps - step)) /
          static_cast<double>(std::max<int64_t>(1, schedule.cooldown_steps));
 }
 
@@ -414,15 +415,15 @@ void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit) {
   for (at::Tensor& gradient : gradients) gradient.clamp_(-limit, limit);
 }
 
-double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t step, int64_t steps,
                      int64_t steps_per_epoch) {
-  if (schedule.by_epoch) update -= update % steps_per_epoch;
+  if (schedule.by_epoch) step -= step % steps_per_epoch;
   const int64_t warmup = schedule.warmup_steps;
-  if (update < warmup) return peak * static_cast<double>(update) / static_cast<double>(warmup);
+  if (step < warmup) return peak * static_cast<double>(step) / static_cast<double>(warmup);
   if (schedule.name == "constant") return peak;
-  if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
+  if (schedule.name == "rsqrt") return inverse_root(schedule, peak, step, steps);
   const double end = schedule.end_lr.value_or(peak * schedule.end);
-  const auto after = static_cast<double>(update - warmup);
+  const auto after = static_cast<double>(step - warmup);
   if (schedule.period) {
     const int64_t period = *schedule.period * (schedule.by_epoch ? steps_per_epoch : 1);
     return end + (peak - end) * shape(schedule.name, after / static_cast<double>(period));

@@ -84,7 +84,7 @@ std::string SettingLocations::preferred(const std::vector<std::string>& location
 
 StepReport OnlinePhase::step() {
   const torch::NoGradGuard no_grad;
-  StepReport report = update();
+  StepReport report = make_step();
   steps_done_ += report.steps;
   return report;
 }

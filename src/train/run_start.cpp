@@ -102,7 +102,7 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   }
 }
 
-/// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
+/// Throws Error where this process writes shards of checkpoints and process 0 made another folder.
 void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
   if (processes.expert_group().size() == 1 && !processes.config().shard_optimizer) return;
   constexpr int kTries = 20;  // Folders of other machines show new files late.

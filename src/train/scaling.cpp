@@ -51,16 +51,16 @@ struct CountedStep {
   double others = 0.0, most_noise = 0.0, under_way = 0.0;
 };
 
-/// Returns what a step sends, of which one of `parts` of its batch was counted.
-std::vector<Collective> collectives_of(const ProcessMesh& processes, double parts) {
+/// Returns what a step sends, of which one of its micro-batches was counted.
+std::vector<Collective> collectives_of(const ProcessMesh& processes, double num_micro_batches) {
   std::vector<Collective> list;
   for (const ProcessGroup* group : {&processes.gradient_group(), &processes.world(),
                                     &processes.expert_group(), &processes.replica_group()}) {
     const bool of_experts = group == &processes.replica_group();
     for (const auto& [traffic, sent] : group->counter().take()) {
       if (sent.bytes == 0.0) continue;
-      const bool each_part = traffic >= Traffic::logits && traffic <= Traffic::batch_norm;
-      const double times = each_part ? parts : 1.0;
+      const bool each_micro_batch = traffic >= Traffic::logits && traffic <= Traffic::batch_norm;
+      const double times = each_micro_batch ? num_micro_batches : 1.0;
       const char* const whose = of_experts && traffic == Traffic::batch_norm ? "expert_" : "";
       list.push_back({whose + traffic_name(traffic), traffic, group->size(),
                       of_experts ? processes.expert_group().size() : 1});
@@ -75,22 +75,22 @@ std::vector<Collective> collectives_of(const ProcessMesh& processes, double part
 /// Adds what a layer routes in a forward pass.
 void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
                  const PhasePlan& phase, const ProcessMesh& processes, CountedStep& step) {
-  const double parts = record.is_local ? 1.0 : number(processes.size());
+  const double shards = record.is_local ? 1.0 : number(processes.size());
   const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
   const double rows = number(record.routing.max_rows());
   const bool draws = record.is_local && layer.options().noise.scale > 0.0;
   const double drawn = draws ? logits * number(processes.size() - 1) : 0.0;
   step.logits += logits;
-  step.member_logits += logits / parts;
+  step.member_logits += logits / shards;
   step.noise += drawn;
   step.most_noise = std::max(step.most_noise, 4.0 * drawn);
   // Logits, what the gates are computed from, and token, row and gate of each row.
-  const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
+  const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / shards);
   step.others =
       phase.activation_checkpointing ? std::max(step.others, others) : step.others + others;
   if (processes.expert_group().size() == 1) return;
   const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
-  const double sent = to_all ? tokens * number(processes.expert_group().size()) : rows / parts;
+  const double sent = to_all ? tokens * number(processes.expert_group().size()) : rows / shards;
   const double there_and_back =
       number(x.numel()) / tokens + number(layer.experts->num_token_outputs());
   const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
@@ -107,7 +107,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   for (const MoEBlock& block : blocks)
     block.layer->experts->check_shards(parallel.expert_parallel_size);
   check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch_size,
-                        config.accumulate, size);
+                        config.gradient_accumulation_steps, size);
   const auto processes = ProcessMesh::make_fake(size, parallel);
   CountedStep step;
   TrainingMemory& memory = step.plan.memory;
@@ -141,7 +141,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   model.set_activation_checkpointing(phase.activation_checkpointing);
   try {
     const Autocast autocast(phase.precision, at::kCPU);
-    const int64_t images = phase.batch_size / config.accumulate / size;
+    const int64_t images = phase.batch_size / config.gradient_accumulation_steps / size;
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
     for (MoEBlock& block : blocks) block.layer->set_observer({});
     if (loss.requires_grad()) loss.backward();
@@ -155,7 +155,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
                                 Traffic::metrics);
   if (parallel.shard_optimizer) optimizer.broadcast_parameters();
-  step.plan.collectives = collectives_of(*processes, number(config.accumulate));
+  step.plan.collectives = collectives_of(*processes, number(config.gradient_accumulation_steps));
   memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
   unshard_experts(model);
@@ -242,9 +242,10 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
                          const ParallelConfig& parallel, const ClusterModel& cluster) {
   CountedStep step = count_step(model, phase, processes, parallel);
   ScalingPlan& plan = step.plan;
-  const int64_t accumulate = settings_of<GradientConfig>(phase.config).accumulate;
-  plan.memory.activations = activation_memory(model, phase, plan.num_images / accumulate);
-  const double parts = number(accumulate);
+  const int64_t num_micro_batches =
+      settings_of<GradientConfig>(phase.config).gradient_accumulation_steps;
+  plan.memory.activations = activation_memory(model, phase, plan.num_images / num_micro_batches);
+  const double micro_batches = number(num_micro_batches);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
   const bool half = phase.precision == "bfloat16";
   const double peak = half           ? cluster.gpu.bfloat16
@@ -257,10 +258,11 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
   const double flops = number(plan.num_images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.
   plan.products =
-      std::max(passes * flops / rate, passes * parts * plan.memory.weights / memory_rate);
+      std::max(passes * flops / rate, passes * micro_batches * plan.memory.weights / memory_rate);
   const double routings = cluster.routing_forward * forwards + cluster.routing_backward;
-  const double local_routing = parts * routings * 4.0 * step.member_logits / memory_rate;
-  plan.routing = parts * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;
+  const double local_routing = micro_batches * routings * 4.0 * step.member_logits / memory_rate;
+  plan.routing =
+      micro_batches * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
   plan.update = 2.0 * (step.updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
@@ -270,7 +272,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
     plan.bytes_sent += collective.bytes;
     (collective.name.ends_with("gradients") ? gradients : plan.waiting) += collective.seconds;
   }
-  const double backward = plan.products / parts * (passes - 1.0) / passes;
+  const double backward = plan.products / micro_batches * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
   plan.efficiency = (plan.products + plan.update + local_routing) / plan.step();
   plan.images_per_second = number(phase.batch_size) / plan.step();
@@ -280,9 +282,9 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
 
 std::string describe_scaling(Model& model, const RunConfig& config,
                              const std::vector<PhasePlan>& phases,
-                             const std::vector<int64_t>& numbers, const std::string& gpu) {
+                             const std::vector<int64_t>& process_counts, const std::string& gpu) {
   const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
-  const bool one = numbers.size() == 1;
+  const bool one = process_counts.size() == 1;
   std::string text;
   const int64_t num_expert_ranks = config.parallel.expert_parallel_size;
   for (const PhasePlan& phase : phases) {
@@ -293,17 +295,17 @@ std::string describe_scaling(Model& model, const RunConfig& config,
                           name, phase.config.kind.name());
       continue;
     }
-    text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
-                        one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.gpus_per_node,
-                        num_expert_ranks > 1
-                            ? fmt::format("groups of {} share the experts", num_expert_ranks)
-                            : "every process has all experts",
-                        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
+    text += fmt::format(
+        "\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
+        one ? fmt::format("{} on ", process_counts[0]) : "", gpu, cluster.gpus_per_node,
+        num_expert_ranks > 1 ? fmt::format("groups of {} share the experts", num_expert_ranks)
+                             : "every process has all experts",
+        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
     if (!one) {
       text += fmt::format(kPlanRow, "processes", "images", "memory", "sent", "step", "routing",
                           "waiting", "efficiency", "images/s", "peak");
     }
-    for (const int64_t processes : numbers) {
+    for (const int64_t processes : process_counts) {
       const ScalingPlan plan = plan_scaling(model, phase, processes, config.parallel, cluster);
       text += one ? one_plan(plan, phase, cluster.gpu) : table_row(plan, processes, cluster.gpu);
     }

@@ -159,7 +159,7 @@ void Trainer::fail_diverged(const Phase& phase, int64_t step, const std::string&
 
 void Trainer::fail_at(int64_t step, const std::string& what) {
   try {
-    // It may be the last checkpoint. Other processes may not come to write their parts any more.
+    // It may be the last checkpoint. Other processes may not come to write their shards any more.
     record_save(options_.processes ? saves_.poll() : saves_.wait());
   } catch (const Error& error) {
     log_warning("{}", error.what());
@@ -440,22 +440,21 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     if (of_step && is_rank_zero()) folder_->keep_last(config_.num_checkpoints);
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());
-  CheckpointShard part{state_of(*model_), std::move(of_phase.tensors)};
+  CheckpointShard shard{state_of(*model_), std::move(of_phase.tensors)};
   // On another device the copy would wait behind the next step's kernels.
-  const bool until_update =
+  const bool until_optimizer_step =
       kind.overlaps_save && model_->device().is_cpu() && !phase.is_done() && result_.is_complete;
-  if (until_update) {
+  if (until_optimizer_step) {
     for (const auto& item : model_->named_buffers()) {
-      if (item.value().defined()) part.model[item.key()] = item.value().clone();
+      if (item.value().defined()) shard.model[item.key()] = item.value().clone();
     }
   }
   if (options_.processes) {
-    part = ExpertShards(*model_).local_shard(
-        part, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
+    shard = ExpertShards(*model_).local_shard(shard, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
   }
-  record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
+  record_save(saves_.start(std::move(shard), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};
-  if (!until_update) saves_.wait_for_copy();
+  if (!until_optimizer_step) saves_.wait_for_copy();
 } catch (const NonFiniteError& error) {
   fail_diverged(phase, pending_save_.step, error.what());
 }

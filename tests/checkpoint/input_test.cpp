@@ -85,7 +85,7 @@ TEST(CheckpointInput, OfAnOlderCheckpointIsGuessedWithAWarning) {
 TEST(CheckpointInput, ReadsADescriptionOfOnesOwn) {
   const test::TempDir folder;
   test::put(folder / "mine.json",
-            R"({"name": "mine", "base": "fashion-mnist", "first": {"train": 10}})");
+            R"({"name": "mine", "base": "fashion-mnist", "num_first_images": {"train": 10}})");
   const auto mine = guessed({{"data", (folder / "mine.json").string()}}).first;
   EXPECT_EQ(mine.mean, load_dataset_spec("fashion-mnist").mean);
   EXPECT_EQ(mine.dataset, "mine.json");

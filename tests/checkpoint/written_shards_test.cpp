@@ -91,12 +91,13 @@ TEST(SliceName, IsReadBack) {
 }
 
 TEST(WrittenPartText, IsReadBack) {
-  const WrittenShard part{.index = 2, .num_shards = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
-  const WrittenShard back = parse_written_shard(text_of(part));
-  EXPECT_EQ(text_of(back), text_of(part));
+  const WrittenShard shard{
+      .index = 2, .num_shards = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
+  const WrittenShard back = parse_written_shard(text_of(shard));
+  EXPECT_EQ(text_of(back), text_of(shard));
   EXPECT_EQ(back.files.at("a").size, 7);
-  EXPECT_EQ(text_of(part).find('\n'), std::string::npos);
-  EXPECT_THAT(failure_of([] { parse_written_shard("{"); }), HasSubstr("a part of a checkpoint"));
+  EXPECT_EQ(text_of(shard).find('\n'), std::string::npos);
+  EXPECT_THAT(failure_of([] { parse_written_shard("{"); }), HasSubstr("a shard of a checkpoint"));
   EXPECT_THAT(failure_of([] { parse_written_shard(R"({"index": -1, "count": 1, "files": {}})"); }),
               HasSubstr("index"));
 }
@@ -153,11 +154,11 @@ TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
   StagedDirectory staged(folder / "a");
   int calls = 0;
   const at::Tensor large = at::ones({3 << 20}, at::kByte);  // A tensor of more than one piece.
-  const WrittenShard part =
+  const WrittenShard shard =
       write_shard(staged.path(), 0, 1, {{{"w", large}}, {}}, [&] { ++calls; });
   EXPECT_GE(calls, 3);
   calls = 0;
-  publish(staged, {part}, stacked().config, stacked().state, [&] { ++calls; });
+  publish(staged, {shard}, stacked().config, stacked().state, [&] { ++calls; });
   EXPECT_GE(calls, 1);
 }
 
@@ -336,11 +337,11 @@ TEST_F(TwoParts, AreEachThereOnce) {
   const auto usage = [&](const std::vector<WrittenShard>& parts) {
     return usage_of([&] { publish(staged, parts, all.config, all.state); });
   };
-  EXPECT_THAT(usage({}), HasSubstr("no part to publish"));
-  EXPECT_THAT(usage({first}), HasSubstr("1 parts to publish, one of which is of 2"));
-  EXPECT_THAT(usage({first, first}), HasSubstr("part 0 is there twice"));
-  EXPECT_THAT(usage({first, {.index = 2, .num_shards = 2}}), HasSubstr("has no part 2"));
-  EXPECT_THAT(usage_of([&] { write_shard(staged.path(), 2, 2, {}); }), HasSubstr("has no part 2"));
+  EXPECT_THAT(usage({}), HasSubstr("no shard to publish"));
+  EXPECT_THAT(usage({first}), HasSubstr("1 shards to publish, one of which is of 2"));
+  EXPECT_THAT(usage({first, first}), HasSubstr("shard 0 is there twice"));
+  EXPECT_THAT(usage({first, {.index = 2, .num_shards = 2}}), HasSubstr("has no shard 2"));
+  EXPECT_THAT(usage_of([&] { write_shard(staged.path(), 2, 2, {}); }), HasSubstr("has no shard 2"));
   EXPECT_THAT(usage_of([&] {
                 write_shard(staged.path(), 0, 1, {{{"w[0:2]", at::ones({2})}}, {}});
               }),

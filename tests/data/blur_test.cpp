@@ -59,12 +59,12 @@ DatasetInfo grey(int64_t height, int64_t width) {
 TEST(Blur, IsDrawnBetweenFlipAndShift) {
   AugmentConfig augment;
   augment.flip = true;
-  augment.shift = 2;
+  augment.max_shift = 2;
   augment.blur = BlurConfig{};
   const ImageTransform transform(grey(6, 9), augment);
   augment.blur.reset();
   augment.flip = false;
-  augment.shift = 0;
+  augment.max_shift = 0;
   const ImageTransform plain(grey(6, 9), augment);
   for (int64_t position = 0; position < 20; ++position) {
     Bytes in = speckled(1, 6, 9), wanted = in;

@@ -67,13 +67,15 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
       complaint(R"({"name": "bad", "format": "image_folder", "classes": ["dog", "cat", "dog"]})"),
       HasSubstr("classes names 'dog' twice"));
   const std::string one_of =
-      "needs exactly one of keep_classes, first, rotate, mosaic and backdrop";
+      "needs exactly one of keep_classes, num_first_images, rotate, mosaic and backdrop";
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"),
               AllOf(HasSubstr(one_of), HasSubstr("; found none of these")));
-  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {}, "first": {"test": 1}})"),
-              AllOf(HasSubstr(one_of), HasSubstr("; found first and rotate")));
-  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "first": {"tset": 1}})"),
-              HasSubstr("unknown key 'tset' in first; did you mean 'test'?"));
+  EXPECT_THAT(
+      complaint(
+          R"({"name": "bad", "base": "tiny", "rotate": {}, "num_first_images": {"test": 1}})"),
+      AllOf(HasSubstr(one_of), HasSubstr("; found num_first_images and rotate")));
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "num_first_images": {"tset": 1}})"),
+              HasSubstr("unknown key 'tset' in num_first_images; did you mean 'test'?"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {"degrees": 360}})"),
               HasSubstr("degrees"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "keep_classes": ["dog"],
@@ -170,8 +172,8 @@ TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
   };
   EXPECT_EQ(problems_of(R"("keep_classes": ["hen", "dog"])"), "");
   EXPECT_THAT(problems_of(R"("keep_classes": ["hen", "dgo"])"), HasSubstr("did you mean 'dog'?"));
-  EXPECT_THAT(problems_of(R"("first": {"train": 1000})"),
-              HasSubstr("'first' is 1000, more than the 12"));
+  EXPECT_THAT(problems_of(R"("num_first_images": {"train": 1000})"),
+              HasSubstr("'num_first_images' is 1000, more than the 12"));
   EXPECT_THAT(problems_of(R"("validation": 0.01)"), HasSubstr("leaves none for 'validation'"));
 }
 

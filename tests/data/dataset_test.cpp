@@ -5,6 +5,7 @@
 #include "data/data_fixture.h"
 #include "moesaic/data/source.h"
 #include "support/matchers.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
@@ -182,7 +183,8 @@ TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
 TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   home_.write_files(home_.cache());
   home_.write_description(
-      "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 5}})");
+      "few",
+      R"({"name": "few", "base": "tiny", "description": "d", "num_first_images": {"train": 5}})");
   const auto train = open_dataset("few", "train");
   const auto whole = open_dataset("tiny", "train");
   EXPECT_THAT(labels_of(*train), ElementsAre(0, 1, 2, 3, 0));
@@ -194,9 +196,15 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
               HasSubstr("image 5 of 5"));
   for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).num_classes(), 4);
   home_.write_description(
-      "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
+      "few",
+      R"({"name": "few", "base": "tiny", "description": "d", "num_first_images": {"train": 13}})");
   EXPECT_THAT(open_error(ErrorKind::failure, "few"),
-              HasSubstr("'first' is 13, more than the 12 images of 'tiny'"));
+              HasSubstr("'num_first_images' is 13, more than the 12 images of 'tiny'"));
+  home_.write_description("former", R"({"name": "former", "base": "tiny", "first": {"train": 5}})");
+  const testing::Warnings warnings;
+  EXPECT_EQ(open_dataset("former", "train")->size(), 5);
+  EXPECT_THAT(warnings.texts(),
+              ElementsAre(AllOf(HasSubstr("first' is called"), HasSubstr("num_first_images'"))));
 }
 
 TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
@@ -205,11 +213,12 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
       "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
       "test_1": {"name": "y", "size": 1}}})");
   home_.write_description("turned", R"({"name": "turned", "base": "base", "rotate": {}})");
-  home_.write_description("part", R"({"name": "part", "base": "turned", "first": {"train": 30}})");
+  home_.write_description(
+      "part", R"({"name": "part", "base": "turned", "num_first_images": {"train": 30}})");
   PlannedDatasets planned;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto train = planned("part", "train"), test = planned("part", "test");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the plan uses the description"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the plan uses the description"));
   EXPECT_EQ(train->size(), 30);
   EXPECT_EQ(test->size(), 14);
   EXPECT_EQ(train->image_size(), 3072);
@@ -225,9 +234,9 @@ TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
   home_.write_description("some",
                           R"({"name": "some", "base": "base", "keep_classes": ["c", "a"]})");
   PlannedDatasets planned;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto train = planned("some", "train"), test = planned("some", "test");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("'some': its files are not here; the plan uses the description, as if "
                         "all classes had as many images\n"));
   EXPECT_EQ(train->size(), 40);

@@ -333,7 +333,7 @@ TEST(Loader, WrongOptionsAreRefused) {
   EXPECT_THAT(refuse([](auto& o) { o.num_threads = -1; }), HasSubstr("threads"));
   EXPECT_THAT(refuse([](auto& o) { o.num_threads = 100000; }), HasSubstr("threads"));
   EXPECT_THAT(refuse([](auto& o) { o.prefetch = 0; }), HasSubstr("prefetch"));
-  EXPECT_THAT(refuse([](auto& o) { o.augment.shift = 3; }), HasSubstr("shift"));
+  EXPECT_THAT(refuse([](auto& o) { o.augment.max_shift = 3; }), HasSubstr("max_shift"));
   EXPECT_THAT(refuse([](auto&) {}, 0), HasSubstr("no images"));
   EXPECT_THAT(refuse([](auto& o) { o.drop_last = true; }, 3),
               AllOf(HasSubstr("drop_last"), HasSubstr("3 images")));

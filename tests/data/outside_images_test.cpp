@@ -18,7 +18,8 @@ TEST(OutsideImages, IsWhereAnythingIsWritten) {
     fs::create_directories(root / split);
   fs::create_directory_symlink(root / "train/cat", folder / "cat");
   const fs::path half = folder / "half.json";
-  test::put(half, R"({"name": "half", "base": ")" + root.string() + R"(", "first": {"train": 2}})");
+  test::put(half, R"({"name": "half", "base": ")" + root.string() +
+                      R"(", "num_first_images": {"train": 2}})");
   for (const std::string& data : {root.string(), half.string()}) {
     for (const char* out : {"images/train/run", "images/train/cat/a/figure.png", "images/val/dog/b",
                             "images/val/../train/run", "cat/figure.png"}) {

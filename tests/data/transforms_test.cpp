@@ -189,8 +189,8 @@ TEST(ImageTransform, WrongSettingsAreRefused) {
     return error_of(ErrorKind::usage, [&] { ImageTransform transform(info, augment); });
   };
   DatasetInfo info = two_channels();
-  EXPECT_THAT(refuse(info, {false, 4}), AllOf(HasSubstr("shift is 4"), HasSubstr("0 to 3")));
-  EXPECT_THAT(refuse(info, {false, -1}), HasSubstr("shift is -1"));
+  EXPECT_THAT(refuse(info, {false, 4}), AllOf(HasSubstr("max_shift is 4"), HasSubstr("0 to 3")));
+  EXPECT_THAT(refuse(info, {false, -1}), HasSubstr("max_shift is -1"));
   info.std = {0.5, 0.0};
   EXPECT_THAT(refuse(info, {}), HasSubstr("std of channel 1"));
   info.std = {0.5};
@@ -202,10 +202,11 @@ TEST(AugmentConfig, IsDescribed) {
     return parse<AugmentConfig>(Document::from_text(text, "recipe").root());
   };
   EXPECT_TRUE(read(R"({"flip": true})").flip);
-  EXPECT_EQ(read(R"({"shift": 2})").shift, 2);
+  EXPECT_EQ(read(R"({"max_shift": 2})").max_shift, 2);
   EXPECT_FALSE(read("{}").flip);
-  EXPECT_EQ(read("{}").shift, 0);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"shift": -1})"); }), HasSubstr("shift"));
+  EXPECT_EQ(read("{}").max_shift, 0);
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"max_shift": -1})"); }),
+              HasSubstr("max_shift"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"flop": true})"); }), HasSubstr("flip"));
 }
 

@@ -62,14 +62,14 @@ TEST_F(HeldOut, TrainIsTheFirstPartAndValidationTheRest) {
 TEST_F(HeldOut, WhatIsMadeOfADatasetTakesTheSameSplit) {
   describe("few", R"("keep_classes": ["cat", "fox"])");
   EXPECT_THAT(labels_of(*open_dataset("few", "validation")), ElementsAre(1, 0));
-  describe("first", R"("first": {"train": 8, "validation": 2})");
+  describe("first", R"("num_first_images": {"train": 8, "validation": 2})");
   EXPECT_EQ(open_dataset("first", "train")->size(), 8);
   EXPECT_THAT(labels_of(*open_dataset("first", "validation")), ElementsAre(2, 1));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("first", "train+validation"); }),
               HasSubstr("the train+validation split cannot be formed"));
-  describe("first", R"("first": {"train": 10})");
+  describe("first", R"("num_first_images": {"train": 10})");
   EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("first", "train"); }),
-              HasSubstr("'first' is 10, more than the 9 images"));
+              HasSubstr("'num_first_images' is 10, more than the 9 images"));
   describe("turned", R"("rotate": {})");
   EXPECT_EQ(open_dataset("turned", "train")->size(), 18);
   EXPECT_EQ(open_dataset("turned", "validation")->size(), 6);
@@ -83,7 +83,8 @@ TEST_F(HeldOut, ADatasetCanTrainOnAllImagesOfItsBase) {
   EXPECT_EQ(open_dataset("whole", "train+validation")->size(), 12);
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("whole", "validation"); }),
               HasSubstr("'whole' has no validation split: its splits are train and test"));
-  home_.write_description("half", R"({"name": "half", "base": "whole", "first": {"train": 6}})");
+  home_.write_description("half",
+                          R"({"name": "half", "base": "whole", "num_first_images": {"train": 6}})");
   EXPECT_EQ(open_dataset("half", "train")->size(), 6);
   EXPECT_EQ(open_dataset("half", "train+validation")->size(), 6);
   EXPECT_THAT(dataset_splits("half"), ElementsAre("train", "test"));

@@ -121,7 +121,7 @@ TEST(PredictFile, ReadsImagesAndWritesOutputs) {
   }
 }
 
-TEST(PredictFile, WidensHalfPrecision) {
+TEST(PredictFile, ConvertsHalfPrecision) {
   const test::TempDir folder;
   const auto model = small_vmoe();
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {

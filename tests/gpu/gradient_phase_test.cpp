@@ -29,8 +29,8 @@ struct Trained {
   double test_loss;
 };
 
-/// After one update, whose momentum is the gradient itself.
-Trained one_update(at::Device device) {
+/// After one step, whose momentum is the gradient itself.
+Trained one_step(at::Device device) {
   const RunConfig config =
       config_of(four_phases(), {"phases.0.optimizer={\"name\": \"sgd\"}", "phases.0.clip_norm=0",
                                 "model.encoder.moe.router.noise_std=0",
@@ -49,7 +49,7 @@ Trained one_update(at::Device device) {
 }
 
 TEST_F(GradientPhaseCuda, UpdatesAsOnTheCpu) {
-  const Trained cpu = one_update(at::kCPU), gpu = one_update(at::kCUDA);
+  const Trained cpu = one_step(at::kCPU), gpu = one_step(at::kCUDA);
   EXPECT_NEAR(gpu.loss, cpu.loss, 1e-5);
   EXPECT_NEAR(gpu.test_loss, cpu.test_loss, 1e-4);
   for (const auto& [name, gradient] : cpu.momentum) {

@@ -414,7 +414,7 @@ TEST_F(BadInput, ASettingThatNoMachineCanHold) {
         train(smoke_recipe(),
               {"phases.pretrain.trainable=[\"" + std::string(20000, '(') + "\"]", dry}),
         2, "at most 1000");
-    expect_one_line_error(train(smoke_recipe(), {"phases.pretrain.augment.shift=100", dry}), 2,
+    expect_one_line_error(train(smoke_recipe(), {"phases.pretrain.augment.max_shift=100", dry}), 2,
                           "choose 0 to 27");
     expect_one_line_error(train(smoke_recipe(), {"model.encoder.moe.group_size=7", dry}), 2,
                           "must divide");

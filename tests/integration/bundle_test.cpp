@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Trains one update; its doctor finds a wrong operator, its first benchmark takes too long.
+/// Trains one step; its doctor finds a wrong operator, its first benchmark takes too long.
 constexpr const char* kProgram = R"(#!/bin/bash
 case $1 in
   --version) echo 0.0.0 ;;

@@ -155,9 +155,9 @@ TEST_F(OwnData, BatchNormalisationOfOneValueIsFoundBeforeTraining) {
   EXPECT_EQ(one.exit_code, 2) << one.err;
   EXPECT_THAT(one.err, AllOf(HasSubstr("recipe.json:"), HasSubstr("phase 'train': batch norm"),
                              HasSubstr("batches need two images or more")));
-  EXPECT_THAT(dry_run(R"("batch_size": 4, "accumulate": 4)").err,
-              HasSubstr("the parts of a batch need two images or more"));
-  EXPECT_EQ(dry_run(R"("batch_size": 4, "accumulate": 2)").exit_code, 0);
+  EXPECT_THAT(dry_run(R"("batch_size": 4, "gradient_accumulation_steps": 4)").err,
+              HasSubstr("micro-batches need two images or more"));
+  EXPECT_EQ(dry_run(R"("batch_size": 4, "gradient_accumulation_steps": 2)").exit_code, 0);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("few.json") +
                               R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2}})");
   write("few.json", R"({"name": "few", "base": ")" + text_path("mini.json") +
-                        R"(", "first": {"train": 2, "test": 2}})");
+                        R"(", "num_first_images": {"train": 2, "test": 2}})");
   expect_one_line_error(train("seed=3"), 1,
                         "the test split of 'few' has no image of class 'bright'");
   write_grid();

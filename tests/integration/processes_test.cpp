@@ -345,7 +345,7 @@ TEST_F(ProcessesTest, ASignalToTheTimingOfASweepEndsProcess0Alone) {
       "keep": [1], "criteria": ["router-norm-change"],
       "recover": {"name": "recover", )" +
                           data + R"(, "steps": 1},
-      "export": {"keep": 1, "criterion": "router-norm-change"}})");
+      "export": {"num_experts": 1, "criterion": "router-norm-change"}})");
   const auto arguments = [&](const std::string& rounds) {
     return Strings{"reproduce",
                    text_path("sweep.json"),

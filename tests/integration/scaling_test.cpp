@@ -20,9 +20,10 @@ ProgramResult plan_processes(const std::vector<std::string>& changes, bool dry =
 }
 
 TEST(ScalingProgram, PlansManyProcesses) {
-  const auto one = plan_processes({"phases.0.accumulate=1", "--processes", "64", "--gpu", "h200",
-                                   "--expert-parallel", "8", "model.preset=vmoe/h14-every2",
-                                   "model.encoder.moe.num_experts=8"});
+  const auto one =
+      plan_processes({"phases.0.gradient_accumulation_steps=1", "--processes", "64", "--gpu",
+                      "h200", "--expert-parallel", "8", "model.preset=vmoe/h14-every2",
+                      "model.encoder.moe.num_experts=8"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   EXPECT_THAT(one.out, HasSubstr("processes     pretrain: 64 on h200 GPUs"));
   for (const char* line : {"images        64 of a batch of 4096", "\nmemory        of each: ",
@@ -31,15 +32,16 @@ TEST(ScalingProgram, PlansManyProcesses) {
     EXPECT_THAT(one.out, HasSubstr(line));
   }
   EXPECT_THAT(one.out, Not(HasSubstr("logits"))) << "each has whole groups of eight images";
-  const auto together = plan_processes(
-      {"phases.0.accumulate=1", "--processes", "64", "model.encoder.moe.num_group_images=0"});
+  const auto together = plan_processes({"phases.0.gradient_accumulation_steps=1", "--processes",
+                                        "64", "model.encoder.moe.num_group_images=0"});
   EXPECT_THAT(together.out, AllOf(HasSubstr("\n  logits "), HasSubstr("\n  logits_gradient ")));
   EXPECT_THAT(plan_processes({}).out, Not(HasSubstr("processes")));
 }
 
 TEST(ScalingProgram, ComparesNumbersOfProcesses) {
-  const auto table = plan_processes(
-      {"--processes", "8,64", "phases.0.accumulate=1", "activation_checkpointing=true"});
+  const auto table =
+      plan_processes({"--processes", "8,64", "phases.0.gradient_accumulation_steps=1",
+                      "activation_checkpointing=true"});
   ASSERT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out,
               AllOf(HasSubstr("efficiency   images/s"), HasSubstr("\n        8     512 "),
@@ -47,7 +49,7 @@ TEST(ScalingProgram, ComparesNumbersOfProcesses) {
 }
 
 TEST(ScalingProgram, SaysWhatCannotBe) {
-  const std::string whole = "phases.0.accumulate=1";
+  const std::string whole = "phases.0.gradient_accumulation_steps=1";
   const auto refused = [](const std::vector<std::string>& changes, const std::string& text,
                           bool dry = true) {
     const auto result = plan_processes(changes, dry);
@@ -58,7 +60,8 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
           "a batch of 4096 images cannot be divided equally among 48 processes; choose a batch of "
           "4080 images, or 32 processes");
   refused({"--processes", "64"},
-          " accumulated parts cannot be divided equally among 64 processes; choose accumulate=64");
+          " micro-batches cannot be divided equally among 64 processes; choose "
+          "gradient_accumulation_steps=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
           "parallel.expert_parallel_size: 8 experts cannot be divided equally among 3 processes; "
           "choose 2");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that couple the images of a batch, on parts of it in several processes, in float64.
+// Layers that couple the images of a batch, on shards of it in several processes, in float64.
 #include "moesaic/nn/batch_shard.h"
 
 #include <gtest/gtest.h>

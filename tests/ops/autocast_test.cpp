@@ -83,7 +83,7 @@ TEST(Autocast, EndsWithItsScope) {
     const Autocast outer("bfloat16", kCpu);
     { const Autocast inner("bfloat16", kCpu); }
     EXPECT_EQ(at::mm(a, a).scalar_type(), at::kBFloat16);
-    const NoAutocast none;
+    const NoAutocastGuard none;
     EXPECT_EQ(at::mm(a, a).scalar_type(), at::kFloat);
   }
   EXPECT_EQ(at::mm(a, a).scalar_type(), at::kFloat);

@@ -16,9 +16,9 @@ namespace {
 constexpr uint64_t kSeed = 7;
 const uint64_t kStream = stream_id("test.normals");
 
-std::vector<float> normals(int64_t first, int64_t count, int64_t numbers) {
-  std::vector<float> out(static_cast<size_t>(numbers * count));
-  SampleRng(kSeed, kStream).normals(first, count, numbers, out.data(), count);
+std::vector<float> normals(int64_t first, int64_t count, int64_t num_normals) {
+  std::vector<float> out(static_cast<size_t>(num_normals * count));
+  SampleRng(kSeed, kStream).normals(first, count, num_normals, out.data(), count);
   return out;
 }
 

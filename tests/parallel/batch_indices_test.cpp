@@ -16,8 +16,9 @@ TEST(BatchIndicesOfRank, AreEqualPartsOfEachPartOfABatch) {
 }
 
 TEST(EqualParts, AreRefusedWithTheNearestChoice) {
-  const auto refusal = [](int64_t batch, int64_t parts, int64_t processes) {
-    return test::usage_of([&] { check_batch_divisible("here: ", batch, parts, processes); });
+  const auto refusal = [](int64_t batch, int64_t num_micro_batches, int64_t processes) {
+    return test::usage_of(
+        [&] { check_batch_divisible("here: ", batch, num_micro_batches, processes); });
   };
   EXPECT_NO_THROW(check_batch_divisible("here: ", 12, 2, 3));
   EXPECT_EQ(refusal(12, 1, 5),
@@ -27,8 +28,8 @@ TEST(EqualParts, AreRefusedWithTheNearestChoice) {
             "here: a batch of 2 images cannot be divided equally among 5 processes; choose a batch "
             "of 5 images, or 2 processes");
   EXPECT_EQ(refusal(12, 4, 6),
-            "here: a batch of 12 images in 4 accumulated parts cannot be divided equally among 6 "
-            "processes; choose accumulate=2");
+            "here: a batch of 12 images in 4 micro-batches cannot be divided equally among 6 "
+            "processes; choose gradient_accumulation_steps=2");
 }
 
 }  // namespace

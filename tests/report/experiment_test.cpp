@@ -66,7 +66,7 @@ TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
   EXPECT_EQ(config.sweep.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
   EXPECT_EQ(config.sweep.criteria,
             (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
-  EXPECT_EQ(config.sweep.exported->keep, 4);
+  EXPECT_EQ(config.sweep.exported->num_experts, 4);
   const std::vector<PhaseConfig> phases = parse<RunConfig>(config.train).phases;
   EXPECT_EQ(phases.front().name, "pretrain");
   EXPECT_EQ(phases.back().name, "finetune");
@@ -199,9 +199,9 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
        "'criteria.0' cannot be the string \"randon\"; did you mean 'random'?"},
       {"recover.data=three",
        "recover.data is 'three', but the last phase of train was on 'two'; choose 'two'"},
-      {"export.keep=1",
+      {"export.num_experts=1",
        "export is keep 1 by 'router-norm-change', which is not part of the sweep; choose "
-       "export.keep=4, or export=null for none"},
+       "export.num_experts=4, or export=null for none"},
       {"export.criterion=magnitude",
        "export is keep 2 by 'magnitude', which is not part of the sweep; choose "
        "export.criterion=router-norm-change, or export=null for none"},

@@ -50,7 +50,7 @@ TEST(ImageGrid, AreThePixelsOfTheImages) {
 TEST(ImageGrid, AreAugmentedBySeed) {
   const auto data = [](const std::string& rest) {
     return image_grid_figure(
-               samples_config(R"("images": [0, 1, 2], "augment": {"shift": 2})" + rest),
+               samples_config(R"("images": [0, 1, 2], "augment": {"max_shift": 2})" + rest),
                samples_options())
         .data;
   };

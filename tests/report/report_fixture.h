@@ -55,7 +55,7 @@ inline std::string tiny_sweep() {
   "recover": {"name": "recover", "data": "two", "batch_size": 6, "steps": 3,
               "optimizer": {"name": "adamw", "lr": 0.1}},
   "throughput": {"batch_size": 4, "num_rounds": 2},
-  "export": {"keep": 2, "criterion": "router-norm-change"},
+  "export": {"num_experts": 2, "criterion": "router-norm-change"},
   "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2}
 })";
 }

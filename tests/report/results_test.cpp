@@ -103,9 +103,10 @@ TEST(Results, FilesAreReadWithTheirRunsAndOfFormerVersionsWithout) {
   EXPECT_EQ(read[0].median, 2.0);
   const auto former = measured_rows(Value::from_json(
       Json::parse(
-          R"({"rows": [{"name": "a", "metric": "b", "measured": 3, "std": 2, "runs": 5}]})"),
+          R"({"rows": [{"name": "a", "metric": "update_seconds", "measured": 3, "std": 2, "runs": 5}]})"),
       "results.json"));
   EXPECT_EQ(former.at(0).measured, 3.0);
+  EXPECT_EQ(former[0].metric, "step_seconds");
   EXPECT_DOUBLE_EQ(former[0].std.value(), std::sqrt(5.0)) << "2 sqrt(5 / 4)";
   EXPECT_TRUE(former[0].values.empty());
 }

@@ -29,7 +29,7 @@ TEST(RunCurve, TakesTrainAndTestLinesApart) {
   EXPECT_THAT(figure.script, HasSubstr("set label 'b' at 6,"));
 }
 
-constexpr const char* kPhasesWithoutUpdates =
+constexpr const char* kPhasesWithoutSteps =
     R"({"kind": "train", "step": 5, "phase": "a", "loss": 2.5}
 {"kind": "eval", "step": 5, "phase": "prune", "loss": 3}
 {"kind": "eval", "step": 5, "phase": "again", "loss": 4}
@@ -37,8 +37,8 @@ constexpr const char* kPhasesWithoutUpdates =
 {"kind": "eval", "step": 9, "phase": "last", "loss": 2}
 )";
 
-TEST(RunCurve, NamesPhasesWithoutUpdates) {
-  const std::string script = run_curve(kPhasesWithoutUpdates).script;
+TEST(RunCurve, NamesPhasesWithoutSteps) {
+  const std::string script = run_curve(kPhasesWithoutSteps).script;
   EXPECT_THAT(script, HasSubstr("set label 'prune, again, recover' at 5,"));
   EXPECT_THAT(script, HasSubstr("set label 'last' at 9,"));
   EXPECT_THAT(script, HasSubstr("set xrange [*:9.54]"));
@@ -95,7 +95,7 @@ TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
   const std::string no_accuracy = R"({"kind": "train", "step": 1, "phase": "a", "loss": 2.5})";
   for (const std::string& metrics :
        {std::string(kTwoPhases), std::string(kTwoPhases).substr(0, 76),
-        std::string(kPhasesWithoutUpdates), one_step, one_step + "\n" + its_test, no_accuracy}) {
+        std::string(kPhasesWithoutSteps), one_step, one_step + "\n" + its_test, no_accuracy}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);
     EXPECT_EQ(test::said_by([&] { draw_run_curve(folder.path()); }), "") << metrics;

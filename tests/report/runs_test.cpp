@@ -22,7 +22,7 @@ using report_test::kTwoRows;
 using report_test::Runs;
 using report_test::runs_config;
 
-/// Twice the updates, and a table of one number: registered once for this program.
+/// Twice the steps, and a table of one number: registered once for this program.
 void register_twice() {
   if (probes().find("twice") != nullptr) return;
   probes().add("twice", {.description = "twice the steps",
@@ -122,9 +122,17 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
             first_that(accuracy, [&](double x) { return x >= accuracy.back() - 0.5; }));
   EXPECT_EQ(found.final.numbers.at("converged_test_loss"),
             first_that(loss, [&](double x) { return x <= loss.back() + 0.5; }));
-  const double each = found.final.numbers.at("update_seconds");
+  const double each = found.final.numbers.at("step_seconds");
   EXPECT_GT(each, 0);
   EXPECT_LE(found.final.numbers.at("seconds_to_test_accuracy"), 9 * each * 1.000001);
+
+  // A file of an earlier version has another name.
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  auto& numbers = log["mixture#0"]["final"]["numbers"];
+  numbers["update_seconds"] = numbers.at("step_seconds");
+  numbers.erase("step_seconds");
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  EXPECT_EQ(run(config).at(0).runs.at(0).final.numbers, found.final.numbers);
 }
 
 TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
@@ -134,7 +142,7 @@ TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
                   "converged": ["test_accuracy"]})");
   const RunRecord found = run(config).at(0).runs.at(0);
   const double epochs = found.final.numbers.at("converged_test_accuracy");
-  EXPECT_GE(epochs, 1) << "before the first update nothing has converged";
+  EXPECT_GE(epochs, 1) << "before the first step nothing has converged";
   EXPECT_LE(epochs, 3);
   EXPECT_EQ(epochs, std::floor(epochs));
 }
@@ -234,7 +242,7 @@ TEST_F(Runs, ProbesKnowTheStartOfEachRun) {
   }
 }
 
-/// A number that no run but those of three updates has: registered once for this program.
+/// A number that no run but those of three steps has: registered once for this program.
 void register_rare() {
   if (probes().find("rare") != nullptr) return;
   probes().add("rare", {.description = "number of some runs",
@@ -313,7 +321,7 @@ TEST_F(Runs, ATableHasNoBestSnapshot) {
 }
 
 TEST_F(Runs, SnapshotsMayCountEpochs) {
-  // 16 000 examples in batches of 4000 are an epoch of four updates.
+  // 16 000 examples in batches of 4000 are an epoch of four steps.
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "num_runs": 1}],
     "set": {"phases.0.batch_size": 4000, "phases.0.steps": 9},
     "snapshots": {"every": 1, "by_epoch": true, "probes": ["steps"]})");

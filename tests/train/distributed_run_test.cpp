@@ -80,9 +80,9 @@ std::string vmoe_recipe(const std::string& moe) {
          R"(", "image_size": 4, "patch_size": 2, "hidden_size": 8, "num_classes": 3,
      "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 16, "moe": )" +
          moe + R"(}},
-    "phases": [{"name": "train", "data": "three", "batch_size": 8, "accumulate": 2, "steps": 50,
+    "phases": [{"name": "train", "data": "three", "batch_size": 8, "gradient_accumulation_steps": 2, "steps": 50,
       "clip_norm": 0.5, "optimizer": {"name": "sgd", "lr": 0.02, "momentum": 0.9},
-      "augment": {"flip": true, "shift": 1}, "evaluate": true}]})";
+      "augment": {"flip": true, "max_shift": 1}, "evaluate": true}]})";
 }
 
 const char* const kMoE =
@@ -130,7 +130,7 @@ TEST(ProcessesRun, LayersComputedAgainMakeTheStepsOfOneProcess) {
 TEST(ProcessesRun, SoTheyDoWithStridedPartsAndMixup) {
   expect_meshes_agree(vmoe_recipe(kMoE),
                       {"activation_checkpointing=true", "phases.train.steps=12",
-                       "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
+                       "phases.train.micro_batch_order=strided", "phases.train.augment.mixup=0.5"},
                       {{2, 1}, {4, 2}});
 }
 

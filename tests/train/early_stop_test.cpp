@@ -15,14 +15,14 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 
 constexpr int64_t kStepLimit = 40;
 
-/// After five updates any loss that is not the smallest so far ends it.
+/// After five steps any loss that is not the smallest so far ends it.
 RunConfig stopping_run() {
   return config_of(std::string(R"({
     "name": "stops", "seed": 5, "log_every": 5, "checkpoint_every": 1, "num_checkpoints": 100,
     "evaluate_every": 0, "evaluate_batch_size": 4, "num_loader_threads": 0, "model": )") +
                    kModel + R"(,
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 40,
-                "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "after_steps": 5}}]})");
+                "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "min_steps": 5}}]})");
 }
 
 /// Trains until it is complete, or until so many images of `split` were read, when a signal
@@ -67,7 +67,7 @@ int64_t steps_of(const fs::path& run) {
   return load_checkpoint(run / "checkpoints/train").state["step"];
 }
 
-TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastUpdate) {
+TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastStep) {
   const int64_t steps = steps_of(stopped_run());
   ASSERT_GE(steps, 5);
   ASSERT_LT(steps, kStepLimit);

@@ -54,7 +54,7 @@ void expect_equal(const TensorMap& a, const TensorMap& b) {
   for (const auto& [name, tensor] : a) EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
 }
 
-/// The gradients' momentum after one update, which is the clipped gradient itself.
+/// The gradients' momentum after one step, which is the clipped gradient itself.
 TensorMap first_gradients(const std::vector<std::string>& changes) {
   std::vector<std::string> all = {"phases.0.optimizer={\"name\": \"sgd\"}", "phases.0.clip_norm=0",
                                   "phases.0.augment={}", "model.encoder.moe.router.noise_std=0",
@@ -125,14 +125,16 @@ TEST(GradientPhase, AccumulatesTheMeanOverPartsOfABatch) {
   for (const auto& item : model->named_parameters()) {
     mean[item.key() + ".momentum"] = item.value().grad();
   }
-  expect_equal_up_to(first_gradients({"phases.0.batch_size=6", "phases.0.accumulate=3"}), mean,
-                     1e-6);
+  expect_equal_up_to(
+      first_gradients({"phases.0.batch_size=6", "phases.0.gradient_accumulation_steps=3"}), mean,
+      1e-6);
 }
 
 TEST(GradientPhase, WithoutCouplingPartsGiveTheGradientsOfTheWholeBatch) {
   const std::vector<std::string> plain = {"phases.0.batch_size=6", "phases.0.aux_losses={}"};
   const TensorMap whole = first_gradients(plain);
-  for (const char* parts : {"phases.0.accumulate=2", "phases.0.accumulate=6"}) {
+  for (const char* parts :
+       {"phases.0.gradient_accumulation_steps=2", "phases.0.gradient_accumulation_steps=6"}) {
     expect_equal_up_to(first_gradients({plain[0], plain[1], parts}), whole, 1e-6);
   }
 }
@@ -142,7 +144,7 @@ TEST(GradientPhase, ReportsTheMeanOverParts) {
                                           "phases.0.augment={}",
                                           "model.encoder.moe.router.noise_std=0"};
   std::vector<std::string> parts = plain;
-  parts.push_back("phases.0.accumulate=3");
+  parts.push_back("phases.0.gradient_accumulation_steps=3");
   const StepReport whole = Started(plain).phase->step(), sum = Started(parts).phase->step();
   EXPECT_EQ(whole.images, sum.images);
   for (const char* name : {"loss", "cross_entropy", "accuracy", "grad_norm"}) {
@@ -227,7 +229,7 @@ TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
   EXPECT_LT(steps, small.phase->plan().steps);
   EXPECT_EQ(*small.phase->min_loss(), min);
   // A rise of nothing ends it as well, but not before its time.
-  Started late({stop("{\"loss_rise\": 0, \"after_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
+  Started late({stop("{\"loss_rise\": 0, \"min_steps\": 1000000}"), "phases.0.optimizer.lr=0.5"});
   while (!late.phase->is_done()) EXPECT_EQ(late.phase->step().steps, 1);
 }
 
@@ -295,9 +297,9 @@ TEST(GradientPhase, UpdatesOnTheSmallerLastBatchIfAsked) {
   EXPECT_EQ(images("true"), (std::vector<int64_t>{4, 4, 4, 4}));
   EXPECT_EQ(images("false"), (std::vector<int64_t>{4, 4, 4, 4, 2}));
   EXPECT_THAT(train_test::error_of([] {
-                Started({"phases.0.drop_last=false", "phases.0.accumulate=2"});
+                Started({"phases.0.drop_last=false", "phases.0.gradient_accumulation_steps=2"});
               }),
-              ::testing::HasSubstr("or accumulate to 1"));
+              ::testing::HasSubstr("or gradient_accumulation_steps to 1"));
 }
 
 TEST(GradientPhase, AveragesNeedWholeOptimizers) {

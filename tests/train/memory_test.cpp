@@ -70,8 +70,9 @@ TEST(TrainingMemory, EachOptimizerCountsForWhatItMoves) {
 
 TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
   const double whole = Planned({"phases.0.batch_size=18"}).of_phase(0).activations.value();
-  const double part =
-      Planned({"phases.0.batch_size=18", "phases.0.accumulate=9"}).of_phase(0).activations.value();
+  const double part = Planned({"phases.0.batch_size=18", "phases.0.gradient_accumulation_steps=9"})
+                          .of_phase(0)
+                          .activations.value();
   EXPECT_GT(whole, 2.5 * part);
   // Of 18 images at least the 5 tokens of width 8 that each of the 2 blocks takes and gives.
   EXPECT_GT(whole, 4.0 * 18 * 5 * 8 * 4);
@@ -116,8 +117,9 @@ TEST(TrainingMemory, IsKnownOfEveryRecipe) {
         const PhasePlan plan{.config = phase, .batch_size = config.batch_size, .steps = 1};
         const std::optional<double> found = training_memory(*model, plan).activations;
         // A block takes and gives a float32 token at least.
-        const double min = 2.0 * 4 * static_cast<double>(config.batch_size / config.accumulate) *
-                           static_cast<double>(model->tokens_per_image());
+        const double min =
+            2.0 * 4 * static_cast<double>(config.batch_size / config.gradient_accumulation_steps) *
+            static_cast<double>(model->tokens_per_image());
         EXPECT_GT(found.value_or(0.0), min) << file.path() << ", " << phase.name;
         ++phases;
       }

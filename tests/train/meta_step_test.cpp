@@ -178,10 +178,10 @@ TEST(StepOnMetaDevice, TokensChoose) {
       R"("aux_losses": {"importance": 0.01, "gshard": 0.02, "load": 0.01, "router_z": 0.1,
                         "switch_balance": 0.01, "switch_balance_logit": 0.01}, )";
   const std::string adam = losses + R"("clip_norm": 1, "label_smoothing": 0.1,
-      "optimizer": {"name": "adamw", "weight_decay": 0.05}, "augment": {"flip": true, "shift": 1})";
+      "optimizer": {"name": "adamw", "weight_decay": 0.05}, "augment": {"flip": true, "max_shift": 1})";
   EXPECT_EQ(copies_of_a_step(config_of(run_of(kModel, adam))), kBatch);
   const std::string parts =
-      R"("accumulate": 2, "loss": "sigmoid", "clip_value": 2, "gradient_scale":
+      R"("gradient_accumulation_steps": 2, "loss": "sigmoid", "clip_value": 2, "gradient_scale":
       [{"pattern": "head", "value": 2}], "optimizer": {"name": "sgd", "momentum": 0.9,
       "weight_decay": 0.1}, "schedule": {"name": "cosine", "warmup_steps": 2})";
   const std::vector<std::string> queues = {

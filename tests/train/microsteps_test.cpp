@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of several parts against those of a V-MoE written down in float64 from its formulas:
-// parts as the reference's trainer makes them, gradients and metrics averaged, clipped, with
-// momentum.
+// Steps of several micro-batches against those of a V-MoE written down in float64 from its
+// formulas: micro-batches as the reference's trainer makes them, gradients and metrics averaged,
+// clipped, with momentum.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -24,7 +24,7 @@ constexpr int64_t kBatch = 12, kParts = 3, kSteps = 6, kGroup = 10, kCapacity = 
 constexpr int64_t kExperts = 4, kChoices = 2, kHeads = 2;
 constexpr double kRate = 0.2, kMomentum = 0.9, kClip = 0.5, kImportance = 0.5;
 
-/// A tiny V-MoE and its updates.
+/// A tiny V-MoE and its optimizer steps.
 class Formulas {
  public:
   explicit Formulas(const Model& model) {
@@ -36,7 +36,7 @@ class Formulas {
 
   const TensorMap& parameters() const { return parameters_; }
 
-  /// Loss, cross entropy and the gradients' norm, of parts i, i + n, i + 2n, ...
+  /// Loss, cross entropy and the gradients' norm, of micro-batches i, i + n, i + 2n, ...
   std::array<double, 3> update(const at::Tensor& images, const at::Tensor& labels, int64_t step) {
     std::array<double, 3> means = {};
     for (int64_t part = 0; part < kParts; ++part) {
@@ -149,12 +149,13 @@ class Formulas {
   at::Tensor importance_;
 };
 
-/// The largest difference after four updates, and on the way that of the metrics, where `order` is
+/// The largest difference after four steps, and on the way that of the metrics, where `order` is
 /// the reference's.
 double difference(const std::string& order) {
   const RunConfig config = config_of(
       four_phases(),
-      {"phases.0.batch_size=12", "phases.0.accumulate=3", "phases.0.accumulate_order=" + order,
+      {"phases.0.batch_size=12", "phases.0.gradient_accumulation_steps=3",
+       "phases.0.micro_batch_order=" + order,
        R"(phases.0.optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.9})",
        R"(phases.0.schedule={"name": "cosine"})", "phases.0.clip_norm=0.5", "phases.0.augment={}",
        R"(phases.0.aux_losses={"importance": 0.5})", "model.encoder.moe.router.noise_std=0",

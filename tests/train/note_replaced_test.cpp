@@ -96,7 +96,7 @@ TEST(ReplacedImages, AreTheSameInEveryStepForAnyThreads) {
 TEST(ReplacedImages, AStateWithoutThemIsRead) {
   const nlohmann::ordered_json old = {{"epoch", 1}, {"batch", 2}, {"updates", 5}};
   const auto state = parse<GradientPhaseState>(Value::from_json(old, "state.json"));
-  EXPECT_EQ(state.updates, 5);
+  EXPECT_EQ(state.num_steps, 5);
   EXPECT_TRUE(state.replaced.empty());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates, schedules, clipping and losses against tensors of the reference implementation of
-// V-MoE; see tests/golden/README.md.
+// Optimizer steps, schedules, clipping and losses against tensors of the reference implementation
+// of V-MoE; see tests/golden/README.md.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -52,8 +52,9 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.1.optimizer.weight_decays=[{\"pattern\": \"(\", \"value\": 1}]",
        "not a valid regular expression"},
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
-      {"phases.0.accumulate=3",
-       "'phases.0.accumulate=3': accumulate 3 does not divide batch_size 4; choose 2"},
+      {"phases.0.gradient_accumulation_steps=3",
+       "'phases.0.gradient_accumulation_steps=3': gradient_accumulation_steps 3 does not divide "
+       "batch_size 4; choose 2"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
       {"phases.0.frozen=[\"(\"]", "frozen: '(' is not a valid regular expression"},
       {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",
@@ -197,6 +198,16 @@ TEST(RunConfig, ReadsFormerKeysWithAWarning) {
        1},
       {{R"("kind": "pattern_sgd", "until_zero": false)", R"("seed": 1)"},
        {R"("kind": "pattern_sgd", "stop_at_zero_loss": false)", R"("seed": 1)"},
+       1},
+      {{R"("kind": "gradient", "accumulate": 4, "accumulate_order": "strided",
+           "augment": {"shift": 3}, "stop": {"loss_rise": 0, "after_steps": 5})",
+        R"("seed": 1)"},
+       {R"("kind": "gradient", "gradient_accumulation_steps": 4, "micro_batch_order": "strided",
+           "augment": {"max_shift": 3}, "stop": {"loss_rise": 0, "min_steps": 5})",
+        R"("seed": 1)"},
+       4},
+      {{R"("kind": "gated_sgd", "loss": "l_log", "radius": 2)", R"("seed": 1)"},
+       {R"("kind": "gated_sgd", "loss": "l_log", "max_gate_norm": 2)", R"("seed": 1)"},
        1},
   };
   for (const Case& item : cases) {

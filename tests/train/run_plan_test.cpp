@@ -39,8 +39,8 @@ TEST(RunPlan, CountsWhatEachPhaseReallyTrains) {
 }
 
 TEST(RunPlan, FindsWhatAStepWouldRefuse) {
-  EXPECT_THAT(plan_refusal({"phases.0.augment.shift=100"}),
-              AllOf(StartsWith("usage: argument 'phases.0.augment.shift=100': "),
+  EXPECT_THAT(plan_refusal({"phases.0.augment.max_shift=100"}),
+              AllOf(StartsWith("usage: argument 'phases.0.augment.max_shift=100': "),
                     HasSubstr("choose 0 to 3")));
   EXPECT_THAT(plan_refusal({"model.encoder.moe.group_size=7"}),
               AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=7': "),

@@ -146,7 +146,7 @@ TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
 TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
   const PaperMesh mesh{.processes = 2, .experts = 2};
   const PaperRun run, again({"activation_checkpointing=true"}), half({"precision=bfloat16"}),
-      parts({"phases.0.accumulate=2"});
+      parts({"phases.0.gradient_accumulation_steps=2"});
   EXPECT_EQ(again.sent("rows", mesh), 1.5 * run.sent("rows", mesh));
   EXPECT_EQ(again.sent("logits", mesh), 2 * run.sent("logits", mesh));
   EXPECT_EQ(again.sent("logits_gradient", mesh), run.sent("logits_gradient", mesh));
@@ -375,10 +375,10 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
             "usage: parallel.expert_parallel_size: 2 processes cannot be divided into groups of 4 "
             "that share "
             "experts; choose 2");
-  const PaperRun parts({"phases.0.accumulate=4"});
+  const PaperRun parts({"phases.0.gradient_accumulation_steps=4"});
   EXPECT_EQ(parts.refusal({.processes = 2}),
-            "usage: phase 'pretrain': a batch of 4 images in 4 accumulated parts cannot be divided "
-            "equally among 2 processes; choose accumulate=2");
+            "usage: phase 'pretrain': a batch of 4 images in 4 micro-batches cannot be divided "
+            "equally among 2 processes; choose gradient_accumulation_steps=2");
   const PaperRun dense(
       {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.prune.on_entry={}"});
   EXPECT_THAT(dense.refusal({.processes = 2, .experts = 2}),

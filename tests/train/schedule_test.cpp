@@ -55,9 +55,9 @@ TEST(Schedule, OnlyTheFirstWarmUpUpdateHasRateZero) {
 TEST(Schedule, ACosineWithAPeriodRisesAgain) {
   ScheduleConfig schedule{"cosine"};
   schedule.period = 200;
-  for (const auto& [update, rate] : std::vector<std::pair<int64_t, double>>{
+  for (const auto& [step, rate] : std::vector<std::pair<int64_t, double>>{
            {0, 2.0}, {100, 1.0}, {200, 0.0}, {300, 1.0}, {400, 2.0}, {50, 1.0 + std::sqrt(0.5)}}) {
-    EXPECT_NEAR(learning_rate(schedule, 2.0, update, 450), rate, 1e-12) << update;
+    EXPECT_NEAR(learning_rate(schedule, 2.0, step, 450), rate, 1e-12) << step;
   }
 }
 
@@ -65,10 +65,10 @@ TEST(Schedule, ByEpochItChangesBetweenEpochsAlone) {
   ScheduleConfig schedule{"cosine"};
   schedule.period = 4;
   schedule.by_epoch = true;
-  for (int64_t update = 0; update < 21; ++update) {
+  for (int64_t step = 0; step < 21; ++step) {
     const double wanted =
-        0.5 * (1.0 + std::cos(std::numbers::pi * static_cast<double>(update / 7) / 4));
-    EXPECT_DOUBLE_EQ(learning_rate(schedule, 1.0, update, 21, 7), wanted) << update;
+        0.5 * (1.0 + std::cos(std::numbers::pi * static_cast<double>(step / 7) / 4));
+    EXPECT_DOUBLE_EQ(learning_rate(schedule, 1.0, step, 21, 7), wanted) << step;
   }
   schedule.period.reset();
   EXPECT_NEAR(learning_rate(schedule, 1.0, 13, 14, 7), 0.5, 1e-15);

@@ -84,7 +84,7 @@ inline std::string four_phases() {
     {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6, "clip_norm": 1.0,
      "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.05},
      "schedule": {"name": "cosine", "warmup_steps": 2},
-     "aux_losses": {"importance": 0.01, "gshard": 0.02, "load": 0.01}, "augment": {"flip": true, "shift": 1}},
+     "aux_losses": {"importance": 0.01, "gshard": 0.02, "load": 0.01}, "augment": {"flip": true, "max_shift": 1}},
     {"name": "finetune", "data": "two", "batch_size": 4, "steps": 3, "label_smoothing": 0.1,
      "optimizer": {"name": "sgd", "lr": 0.05}, "on_entry": {"new_head": true}},
     {"name": "prune", "data": "two", "steps": 0,

@@ -18,7 +18,7 @@ stages, in this order; all of them unless some are named:
   machine     GPU, driver, processor, LibTorch
   doctor      every operator of the GPU against the CPU
   tests       each suite of tests_gpu in a process of its own
-  train       30 updates in float32 and bfloat16 beside the CPU's in float32, and the speed of 300 updates
+  train       30 steps in float32 and bfloat16 beside the CPU's in float32, and the speed of 300 steps
   bench       the rows gpu/* of moesaic bench operators and vmoe
   peers       the same layer by other means of Python's torch, and the speed of a product and a copy
   sanitizers  memcheck, racecheck and synccheck of compute-sanitizer, where it is installed
@@ -26,7 +26,7 @@ stages, in this order; all of them unless some are named:
 options:
   --seconds N   all stages end within N seconds, and 10 more for one that is stopped; default 340
   --limit N     no stage runs for more than N seconds
-  --quick       few updates and small tensors, to try the stages
+  --quick       few steps and small tensors, to try the stages
   --help
 
 environment:

@@ -59,36 +59,36 @@ struct WrittenShard {
 };
 
 /// Returns a written shard as a line of JSON, which is sent to the process that publishes.
-std::string to_text(const WrittenShard& part);
+std::string to_text(const WrittenShard& shard);
 /// Returns the shard that to_text() wrote. Throws Error (failure) for another text.
 WrittenShard parse_written_shard(const std::string& text);
 
-/// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
-/// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
-/// process without tensors of a kind writes no file of it. `progress` is called for each piece.
-/// Throws Error: failure as write_tensors() does, usage for an index out of range and for slices
-/// where there is only one part.
+/// Writes shard `index` (from 0) of `count` to the staging folder of a checkpoint that all
+/// processes share: to disk, and hashed, so that hashing is parallel too. A tensor is in one shard
+/// only; a process without tensors of a kind writes no file of it. `progress` is called for each
+/// piece. Throws Error: failure as write_tensors() does, usage for an index out of range and for
+/// slices where there is only one shard.
 WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
-                         const CheckpointShard& part, const std::function<void()>& progress = {});
+                         const CheckpointShard& shard, const std::function<void()>& progress = {});
 
 /// Completes a staged checkpoint with indices, state.json, config.json and MANIFEST.json and
-/// renames it to its place; an older one of that name is replaced atomically. The parts' files are
+/// renames it to its place; an older one of that name is replaced atomically. The shards' files are
 /// not hashed again: their sizes and headers are checked. `config` has at least "model". Throws
-/// Error, and publishes nothing: usage where a part is missing or there twice; failure where a file
-/// is missing or cut, a tensor is in two files, or slices do not make up a tensor.
-void publish(StagedDirectory& staged, const std::vector<WrittenShard>& parts,
+/// Error, and publishes nothing: usage where a shard is missing or there twice; failure where a
+/// file is missing or cut, a tensor is in two files, or slices do not make up a tensor.
+void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards,
              const nlohmann::ordered_json& config, const nlohmann::ordered_json& state,
              const std::function<void()>& progress = {});
 
 class ProcessMesh;  // parallel/process_mesh.h
 
-/// Writes a checkpoint of which each process has a part, which may be empty: each writes its own,
+/// Writes a checkpoint of which each process has a shard, which may be empty: each writes its own,
 /// and process 0 publishes the folder, which all of them see. Null: this one is alone and has all
 /// of it, as save_checkpoint() writes it. `config` and `state` are those of process 0. Returns in
 /// every process once the checkpoint is published. Throws as write_shard() and publish() do, and
 /// PeerFailure where another process failed.
 void save_distributed(const ProcessMesh* processes, const fs::path& folder,
-                      const CheckpointShard& part, const nlohmann::ordered_json& config,
+                      const CheckpointShard& shard, const nlohmann::ordered_json& config,
                       const nlohmann::ordered_json& state);
 
 /// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
@@ -121,11 +121,11 @@ class AsyncSave {
  public:
   using Write = std::function<void(const CheckpointShard& copy)>;
 
-  /// Waits for the save before, then copies `part` and has `write` called with the copy, both on
-  /// the thread: no tensor of `part` may change before wait_for_copy() returns. Returns the times
+  /// Waits for the save before, then copies `shard` and has `write` called with the copy, both on
+  /// the thread: no tensor of `shard` may change before wait_for_copy() returns. Returns the times
   /// of the save before, unless poll() or wait() did. `wait_first`, if any, is called before it
   /// waits, and its time counts as that.
-  std::optional<SaveTimes> start(CheckpointShard part, Write write,
+  std::optional<SaveTimes> start(CheckpointShard shard, Write write,
                                  const std::function<void()>& wait_first = {});
 
   /// Waits until the copy is made; throws the save's error where it cannot be.
@@ -139,7 +139,7 @@ class AsyncSave {
   std::optional<SaveTimes> wait();
 
  private:
-  void copy(const CheckpointShard& part);
+  void copy(const CheckpointShard& shard);
   /// Returns the times of a save that has ended without an error, once.
   std::optional<SaveTimes> take_times();
 

@@ -7,7 +7,7 @@
 //   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
 //
-// Tensors of several processes are in parts with an index: checkpoint/save.h.
+// Tensors of several processes are in shards with an index: checkpoint/save.h.
 #pragma once
 
 #include "moesaic/base/error.h"
@@ -61,7 +61,7 @@ class DamagedCheckpointError : public Error {
 
 /// Reads a checkpoint directory. Throws DamagedCheckpointError with the file, the expected and the
 /// found value; Error (failure) where a file cannot be read, MANIFEST.json is of an unknown version
-/// or parts do not make up whole tensors. Files are hashed in parallel.
+/// or shards do not make up whole tensors. Files are hashed in parallel.
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options = {});
 
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.

@@ -68,7 +68,7 @@ struct DatasetSpec {
   std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
   std::string base;
   std::vector<std::string> keep_classes;
-  std::map<std::string, int64_t> first;  ///< Number of first images, by split.
+  std::map<std::string, int64_t> num_first_images;  ///< Number of first images, by split.
   std::optional<RotateConfig> rotate;
   std::optional<MosaicConfig> mosaic;
   std::optional<BackdropConfig> backdrop;
@@ -125,14 +125,14 @@ void describe(auto& f, DatasetSpec& c) {
     "image_folder the last of each class; 0: none; null: 0, or with 'base' the base's setting",
     between(0.0, 0.9));
   f("base", c.base,
-    "dataset from which this one is derived by keep_classes, first, rotate, mosaic or backdrop; a "
-    "path may be relative to this description; empty: none");
+    "dataset from which this one is derived by keep_classes, num_first_images, rotate, "
+    "mosaic or backdrop; a path may be relative to this description; empty: none");
   f("keep_classes", c.keep_classes,
     "classes of a subset of the base, in the order of the new labels; empty: all");
-  f("first", c.first,
+  f("num_first_images", c.num_first_images,
     "number of images per split of a subset of the base: the first ones; missing splits: all; "
     "empty: all of every split",
-    at_least(1));
+    at_least(1), renamed_from("first"));
   f("rotate", c.rotate,
     "task of telling rotated images of the base from unrotated ones; the base's classes become "
     "groups; null: none");

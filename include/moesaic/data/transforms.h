@@ -114,7 +114,7 @@ std::string config_problem(const CropConfig& config);
 /// and mixup.
 struct AugmentConfig {
   bool flip = false;
-  int64_t shift = 0;
+  int64_t max_shift = 0;
   std::optional<CropConfig> crop;
   std::optional<RandAugmentConfig> rand_augment;
   std::optional<BlurConfig> blur;
@@ -123,8 +123,9 @@ struct AugmentConfig {
 
 void describe(auto& f, AugmentConfig& c) {
   f("flip", c.flip, "horizontal flip with probability 1/2", common);
-  f("shift", c.shift, "largest random shift in pixels, horizontally and vertically; 0: none",
-    at_least(0));
+  f("max_shift", c.max_shift,
+    "largest random shift in pixels, horizontally and vertically; 0: none", at_least(0),
+    renamed_from("shift"));
   f("crop", c.crop, "random resized crop; {}: its defaults; null: none", common);
   f("rand_augment", c.rand_augment, "settings of RandAugment; {}: V-MoE's light1; null: none");
   f("blur", c.blur,
@@ -146,11 +147,11 @@ CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
 /// Turns bytes [C, H, W] into normalised floats [C, H, W]. Each where configured: flip with
 /// probability 1/2, rand_augment(), blur by a sigma drawn uniformly from its range, shift by dy, dx
-/// drawn uniformly from [-shift, shift]; then (byte / 255 - mean) / std. What a shift uncovers
-/// becomes the value of a byte 0.
+/// drawn uniformly from [-max_shift, max_shift]; then (byte / 255 - mean) / std. What a shift
+/// uncovers becomes the value of a byte 0.
 class ImageTransform {
  public:
-  /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, 0 <= shift
+  /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, 0 <= max_shift
   /// < height, width, and images are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 

@@ -17,18 +17,19 @@ namespace moesaic::nn {
 /// How a network's batches are sharded among processes.
 struct BatchShard {
   std::shared_ptr<const ProcessMesh> processes;  ///< Null: there is one process.
-  /// Whether a forward pass has this process' equal part of a batch, by rank, or the whole batch,
+  /// Whether a forward pass has this process' equal shard of a batch, by rank, or the whole batch,
   /// the same in every process.
   bool is_sharded = true;
   /// Whether this is a module of shared experts, which gets what the processes of a replica have.
   bool is_expert_parallel = false;
 
-  /// Returns the processes that have the other parts of a batch, null where this one has all of it.
+  /// Returns the processes that have the other shards of a batch, null where this one has all of
+  /// it.
   std::shared_ptr<const ProcessGroup> process_group() const;
 };
 
 /// A module whose outputs for an image depend on the other images of a batch, and which computes
-/// what it would for the whole batch where the network has a part of it.
+/// what it would for the whole batch where the network has a shard of it.
 class DataParallelModule {
  public:
   virtual ~DataParallelModule() = default;

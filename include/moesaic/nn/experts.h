@@ -80,7 +80,8 @@ class Experts : public torch::nn::Module {
 
   /// Returns how the experts can be sharded among processes.
   virtual ExpertParallel expert_parallel() const { return ExpertParallel::none; }
-  /// Throws Error (usage) where so many processes cannot share the experts, or not in equal parts.
+  /// Throws Error (usage) where so many processes cannot share the experts, or not in equal
+  /// numbers.
   void check_shards(int64_t processes) const;
   /// Keeps only this process' shard of the experts: processes that share a replica have equal
   /// ranges of slots, by rank; the parameters shrink. Throws as check_shards() does.

@@ -29,9 +29,10 @@ class SingleValueError : public Error {
 };
 
 /// Computes batch normalisation of x [N, C, ...] in training by the moments of the batches of all
-/// processes in `parts`; the running statistics are updated by `momentum`. A channel with a single
-/// value has no variance and is normalised by the running statistics.
-at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
+/// processes in `process_group`; the running statistics are updated by `momentum`. A channel with a
+/// single value has no variance and is normalised by the running statistics.
+at::Tensor sync_batch_norm(const at::Tensor& x,
+                           const std::shared_ptr<const ProcessGroup>& process_group,
                            const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean,
                            const at::Tensor& running_var);
@@ -45,12 +46,12 @@ class BatchNormImpl : public Norm, public DataParallelModule {
 
   /// Computes x [N, C, ...] -> [N, C, ...].
   at::Tensor forward(const at::Tensor& x) {
-    const auto parts = batch_shard().process_group();
-    if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
-    if (!parts || !this->is_training()) return Norm::forward(x);
+    const auto process_group = batch_shard().process_group();
+    if (!process_group && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
+    if (!process_group || !this->is_training()) return Norm::forward(x);
     this->num_batches_tracked += 1;
-    return sync_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,
-                           this->running_var);
+    return sync_batch_norm(x, process_group, this->options, this->weight, this->bias,
+                           this->running_mean, this->running_var);
   }
 };
 

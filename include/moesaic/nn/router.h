@@ -59,8 +59,8 @@ struct RoutingRecord {
   bool is_rerouted = false;   ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
-  bool is_local = false;      ///< Whether it has this process' part of a batch alone.
-  /// Processes with the other parts of a batch that the record has the whole of; null: none.
+  bool is_local = false;      ///< Whether it has this process' shard of a batch alone.
+  /// Processes with the other shards of a batch that the record has the whole of; null: none.
   std::shared_ptr<const ProcessGroup> process_group;
 
   /// Returns what a routing of these tokens has of those of this process.
@@ -97,7 +97,7 @@ struct RouterOptions {
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
 /// whose norm the pruning paper compares.
 ///
-/// Where processes share a batch, each has the tokens of its part. In training a part of whole
+/// Where processes share a batch, each has the tokens of its shard. In training a shard of whole
 /// groups is routed alone; otherwise all processes route the tokens of the whole batch, and the
 /// record is that of one process. Noise is that of one process in any case.
 class RouterImpl : public torch::nn::Module, public DataParallelModule {

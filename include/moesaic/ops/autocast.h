@@ -29,11 +29,11 @@ class Autocast {
   c10::ScalarType was_type_ = c10::ScalarType::Undefined;
 };
 
-/// While a NoAutocast object lives, autocast is off on this thread.
-class NoAutocast {
+/// While a NoAutocastGuard lives, autocast is off on this thread.
+class NoAutocastGuard {
  public:
   /// Turns autocast off.
-  NoAutocast() : guard_(c10::autocast_dispatch_keyset) {}
+  NoAutocastGuard() : guard_(c10::autocast_dispatch_keyset) {}
 
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_;

@@ -14,7 +14,7 @@ struct AdaptiveOptions {
 /// Routes by adaptive top-k (latent paper, sections 3.1 and 3.3): a token goes to every expert
 /// whose logit is at least `threshold`, possibly to none, with gate 1. Nothing is differentiable.
 ///
-/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in
+/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are converted to float32, in
 /// which the gates are. Rows of an expert are in token order, a token's rows in
 /// the order of experts; `choice` is [T, 0]. Throws Error for wrong shapes, a bad `kept` or NaN; on
 /// a GPU, logits of NaN pass with a gate of NaN.

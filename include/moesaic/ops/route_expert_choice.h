@@ -31,7 +31,7 @@ struct ExpertChoiceOptions {
 /// (pruning paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). A dense network is
 /// the special case of one expert that selects all tokens of a group.
 ///
-/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in
+/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are converted to float32, in
 /// which the gates are. Tokens are ranked by logit or, with softmax_experts, by
 /// gate; ties go to the earlier token. Rows of an expert are in token order, a token's rows in the
 /// order of experts. Experts select independently, so pruning does not change the others' rows

@@ -34,7 +34,7 @@ struct TokenChoiceOptions {
 /// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eq. 5); k = 1 is the
 /// switch routing of the clusters paper (its noise: router_noise.h).
 ///
-/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in
+/// logits_TE: [T, E] of any floating type; bfloat16 and float16 are converted to float32, in
 /// which the gates are. Choices are by logit; ties go to the lower expert. With a
 /// capacity, all first choices of a group queue before its second choices; each rank queues in
 /// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in

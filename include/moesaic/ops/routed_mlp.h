@@ -9,7 +9,8 @@ namespace moesaic {
 /// Computes dispatch, experts and combine of a layer: combine(grouped_mlp(dispatch(x))). With
 /// gradients it runs those three operators. Without, it runs one pass that holds at most 14 MB of
 /// rows and 1 MB for each thread beside its input and output, for any number of tokens, with the
-/// same bits. A processor without products of types of two bytes widens their weights for the call.
+/// same bits. A processor without products of types of two bytes converts their weights to float32
+/// for the call.
 ///
 /// x_Td: [T, d] of the weights' dtype. Returns [T, d]. Throws Error where the two halves of the
 /// routing (rows of experts, rows of tokens) differ in the number of rows of a range of tokens.

@@ -165,16 +165,16 @@ class GradientReducer {
   int64_t buckets_ = 0;
 };
 
-/// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
-/// each of the `parts` of a batch that go through the network one after the other. `where` begins
-/// the message.
-void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,
+/// Throws Error (usage), with the nearest choices, unless so many processes can take equal shards
+/// of each of the `num_micro_batches` of a batch that go through the network one after the other.
+/// `where` begins the message.
+void check_batch_divisible(const std::string& where, int64_t batch, int64_t num_micro_batches,
                            int64_t processes);
 
-/// Returns the places in a batch of the images of process `rank` of `size`, ascending. Where the
-/// network takes a batch in `parts`, they are ordered part by part: of each part an equal range.
-/// With `is_strided`, part i has the places i, i + parts, ...
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool is_strided,
+/// Returns the indices in a batch of the images of process `rank` of `size`, ascending. Where the
+/// network takes a batch in `num_micro_batches`, they are ordered by micro-batch: an equal range of
+/// each. With `is_strided`, micro-batch i has the indices i, i + num_micro_batches, ...
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches, bool is_strided,
                                            int64_t rank, int64_t size);
 
 }  // namespace moesaic

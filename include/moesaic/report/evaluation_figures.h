@@ -180,7 +180,7 @@ class RoutedImageCollector {
   void begin(const EvaluatedBatch& batch);
 
   int64_t wanted_;
-  RoutedImages made_;
+  RoutedImages routed_images_;
   std::vector<at::Tensor> pixels_, weights_;
 };
 

@@ -23,7 +23,7 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 /// of that step.
 class ProbedModel {
  public:
-  /// `model` must outlive this object. `start` returns the network before its first update.
+  /// `model` must outlive this object. `start` returns the network before its first step.
   ProbedModel(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
               std::function<std::shared_ptr<Model>()> start = {})
       : model_(model),
@@ -34,10 +34,10 @@ class ProbedModel {
 
   /// Returns the network.
   Model& model() { return model_; }
-  /// Returns the network before its first update, unpruned, on the CPU. Throws
+  /// Returns the network before its first step, unpruned, on the CPU. Throws
   /// std::bad_function_call without `start`.
   std::shared_ptr<Model> initial_model() const { return start_(); }
-  int64_t step() const { return step_; }  ///< Returns the number of updates so far.
+  int64_t step() const { return step_; }  ///< Returns the number of steps so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
   /// Returns the data of a split, shared.

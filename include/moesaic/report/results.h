@@ -57,6 +57,10 @@ void describe(auto& f, MeasuredTable& c) {
 }
 ConfigProblem config_problem(const MeasuredTable& table);
 
+/// Name of the metric that is the time of a training step, and its name in earlier versions, by
+/// which files may hold it.
+inline constexpr const char *kStepSeconds = "step_seconds", *kFormerStepSeconds = "update_seconds";
+
 /// What the probes measured at a step.
 struct Measurement {
   int64_t step = 0;  ///< Number of steps made before.

@@ -27,12 +27,13 @@ struct RunsConfig;
 
 /// Settings of `export` in a pruning experiment.
 struct ExportChoice {
-  int64_t keep = 0;
+  int64_t num_experts = 0;
   std::string criterion;
   bool evaluate_pt2 = false;
 };
 void describe(auto& f, ExportChoice& c) {
-  f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
+  f("num_experts", c.num_experts, "number of experts per layer of the exported network", required,
+    at_least(1), renamed_from("keep"));
   f("criterion", c.criterion, "criterion that chose the network's experts", required);
   f("evaluate_pt2", c.evaluate_pt2,
     "export to a .pt2 too, which is evaluated and timed; where Python cannot write it, a warning");
@@ -197,7 +198,7 @@ void describe(auto& f, SnapshotConfig& c) {
   f("converged", c.converged,
     "metrics whose time of convergence is reported too, that of the last phase's first snapshot at "
     "most 0.5 (accuracies: points) worse than the last one; converged_<metric>: in the unit of "
-    "'by_epoch'; seconds_to_<metric>: in seconds of training; update_seconds: mean seconds of a "
+    "'by_epoch'; seconds_to_<metric>: in seconds of training; step_seconds: mean seconds of a "
     "step; empty: none");
 }
 
@@ -343,7 +344,7 @@ struct PlannedRow {
 /// Returns all rows: the single rows, then those of the grid, whose first axis varies slowest.
 std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 
-/// Checks every row and returns a table of them as text: runs, phases and updates.
+/// Checks every row and returns a table of them as text: runs, phases and steps.
 std::string plan_rows_of(const RunsConfig& config);
 
 /// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the

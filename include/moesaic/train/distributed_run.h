@@ -77,9 +77,10 @@ std::string data_fingerprint(const Dataset& data);
 std::string data_fingerprint(const Dataset& data, DataRecord record);
 
 /// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
-/// Several processes add those of all their parts, count them together by their loaders (which have
-/// the option `is_shared`), and the first one that met an image warns of it. Throws Error (failure)
-/// where they are too many. Returns the largest `signal` of all processes, by the same exchange.
+/// Several processes add those of all their shards, count them together by their loaders (which
+/// have the option `is_shared`), and the first one that met an image warns of it. Throws Error
+/// (failure) where they are too many. Returns the largest `signal` of all processes, by the same
+/// exchange.
 int sync_replaced_images(const std::map<int64_t, std::string>& replaced, Loader& loader,
                          const ProcessMesh* processes, std::vector<int64_t>& known, int signal = 0);
 

@@ -198,7 +198,7 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
 /// Returns that the network takes inputs of another shape than the data has, "" where it does not.
 std::string inputs_problem(const Model& model, const DatasetInfo& data);
 
-/// Warns where processes cannot have equal parts of an evaluation's batches: each makes all of it.
+/// Warns where processes cannot have equal shards of an evaluation's batches: each makes all of it.
 void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes);
 
 /// Returns [{"layer", "experts", "kept", "rows_per_token", "load", ...}, ...]. Where there are

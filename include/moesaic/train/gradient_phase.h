@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "gradient" with its settings and its optimizers, which update named parameters:
-// mini-batches, an objective, autograd and optimizers. All that later updates of an optimizer
+// mini-batches, an objective, autograd and optimizers. All that later steps of an optimizer
 // depend on is in its state() and num_steps(), so that a restored one continues with the same bits.
 #pragma once
 
@@ -142,15 +142,16 @@ ConfigProblem config_problem(const ParamGroupConfig& config);
 struct StopConfig {
   double loss_threshold = 0.0;
   std::optional<double> loss_rise;
-  int64_t after_steps = 0;
+  int64_t min_steps = 0;
 };
 void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends; 0: none",
     at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far that ends the phase; null: none", at_least(0.0));
-  f("after_steps", c.after_steps,
-    "number of steps before the phase may end early; 0: from the first step on", at_least(0));
+  f("min_steps", c.min_steps,
+    "number of steps before the phase may end early; 0: from the first step on", at_least(0),
+    renamed_from("after_steps"));
 }
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
@@ -159,8 +160,8 @@ inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided"
 struct GradientConfig {
   int64_t num_samples = 0, batch_size = 128;
   bool drop_last = true;
-  int64_t accumulate = 1;
-  std::string accumulate_order = kConsecutive;
+  int64_t gradient_accumulation_steps = 1;
+  std::string micro_batch_order = kConsecutive;
   OptimizerConfig optimizer;
   std::vector<ParamGroupConfig> optimizers;
   ScheduleConfig schedule;
@@ -179,13 +180,13 @@ void describe(auto& f, GradientConfig& c) {
   f("drop_last", c.drop_last,
     "omission of an epoch's last batch where it is smaller than batch_size (true), or a step on "
     "it (false), in one process and without micro-batches");
-  f("accumulate", c.accumulate,
+  f("gradient_accumulation_steps", c.gradient_accumulation_steps,
     "number of micro-batches of equal size per step, whose gradients are averaged",
-    between(1, kMaxBatchSize));
-  f("accumulate_order", c.accumulate_order,
+    between(1, kMaxBatchSize), renamed_from("accumulate"));
+  f("micro_batch_order", c.micro_batch_order,
     "images of a micro-batch: consecutive ones of the batch or, as in V-MoE's trainer, ones whose "
     "indices differ by the number of micro-batches (strided)",
-    one_of({kConsecutive, kStrided}));
+    one_of({kConsecutive, kStrided}), renamed_from("accumulate_order"));
   f("optimizer", c.optimizer, "optimizer of the parameters");
   f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
   f("schedule", c.schedule, "learning rate schedule of the phase");
@@ -226,8 +227,8 @@ class UpdateRule {
   /// `names` are those of their parameters.
   virtual void prepare(const std::vector<std::string>& names,
                        std::vector<at::Tensor>& gradients) const {}
-  /// Updates a group of parameters; `update` counts from 1.
-  virtual void apply(Group& group, double lr, int64_t update) const = 0;
+  /// Updates a group of parameters; `step` counts from 1.
+  virtual void apply(Group& group, double lr, int64_t step) const = 0;
 };
 
 /// sgd:    m <- g + momentum m;  p <- p - lr (m + weight_decay p)
@@ -249,11 +250,13 @@ class Optimizer {
   using LayersAfter = std::function<std::optional<int64_t>(const std::string& parameter)>;
 
   /// Parameters whose names match a pattern of `frozen` have gradients but are never updated. Each
-  /// of `parts` takes the parameters that match one of its patterns and belong to no earlier part;
-  /// `config` updates the others. `layers_after` is Model's, by which `layer_decay` lowers rates.
+  /// of `param_groups` takes the parameters that match one of its patterns and belong to no earlier
+  /// one; `config` updates the others. `layers_after` is Model's, by which `layer_decay` lowers
+  /// rates.
   Optimizer(NamedParameters parameters, const OptimizerConfig& config,
             const std::vector<std::string>& frozen = {},
-            const std::vector<ParamGroupConfig>& parts = {}, const LayersAfter& layers_after = {});
+            const std::vector<ParamGroupConfig>& param_groups = {},
+            const LayersAfter& layers_after = {});
 
   using NameTest = std::function<bool(const std::string& name)>;
 
@@ -278,7 +281,7 @@ class Optimizer {
   void scale_gradients(const PatternValues& factors);
   /// Updates every parameter that is not frozen. A parameter without a gradient is updated as with
   /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
-  /// those of the parts are `group_lrs`, or keep their ratio to it where there is none. Where
+  /// those of the groups are `group_lrs`, or keep their ratio to it where there is none. Where
   /// `skip`, a float32 scalar on the parameters' device, is 1, parameters and state() keep their
   /// bits, whatever the gradients hold; without the host.
   void step(double lr, const std::vector<std::optional<double>>& group_lrs = {},
@@ -288,7 +291,7 @@ class Optimizer {
   /// Returns the defined gradients; changing them in place changes the next step.
   std::vector<at::Tensor> gradients() const;
 
-  /// Returns the number of updates made so far.
+  /// Returns the number of steps made so far.
   int64_t num_steps() const { return num_steps_; }
   /// Returns the slots, whose memory is shared: "<parameter>.momentum" for sgd,
   /// "<parameter>.exp_avg" and ".exp_avg_sq" for adamw. Where processes share the state, only those
@@ -348,8 +351,8 @@ void clip_gradients(std::vector<at::Tensor>& gradients, const at::Tensor& norm, 
 /// Clips every value to [-limit, limit] in place. `limit` 0 clips nothing.
 void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
 
-/// Returns the learning rate of update i = 0, 1, ..., `steps` - 1 of a phase. With w warm-up
-/// updates, peak p and end e (end_lr, or p times the fraction `end`):
+/// Returns the learning rate of step i = 0, 1, ..., `steps` - 1 of a phase. With w warm-up
+/// steps, peak p and end e (end_lr, or p times the fraction `end`):
 ///
 ///     i < w:   p i / w
 ///     i >= w:  e + (p - e) f(x),  x = (i - w) / (steps - w), at most 1
@@ -357,9 +360,9 @@ void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
 /// where f(x) is (1 + cos(pi x)) / 2 for cosine, 1 - x for linear and 1 for constant. rsqrt is
 /// p / sqrt(1 + (i - w) / timescale), and falls linearly to 0 over the cooldown (Zhai et al.,
 /// arXiv:2106.04560). A cosine with a period T has x = (i - w) / T without that bound: its rate
-/// rises again after T updates. `by_epoch` rounds i down to the first update of its epoch, and T
-/// counts epochs. As in V-MoE the first warm-up update has rate 0: it changes the momenta only.
-double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+/// rises again after T steps. `by_epoch` rounds i down to the first step of its epoch, and T
+/// counts epochs. As in V-MoE the first warm-up step has rate 0: it changes the momenta only.
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t step, int64_t steps,
                      int64_t steps_per_epoch = 1);
 
 /// Gradients of the mean of the processes' losses: for parameters that every process has, the mean
@@ -385,7 +388,7 @@ class DistributedGradients {
 
 /// Values of a gradient phase's state.
 struct GradientPhaseState {
-  int64_t epoch = 0, batch = 0, updates = 0;
+  int64_t epoch = 0, batch = 0, num_steps = 0;
   std::optional<double> min_loss;
   bool stopped = false;
   std::vector<int64_t> replaced;
@@ -393,7 +396,7 @@ struct GradientPhaseState {
 void describe(auto& f, GradientPhaseState& c) {
   f("epoch", c.epoch, "epoch of the next batch in the phase, from 0", at_least(0));
   f("batch", c.batch, "index of the next batch in its epoch, from 0", at_least(0));
-  f("updates", c.updates, "number of updates made by the phase's optimizers", at_least(0));
+  f("updates", c.num_steps, "number of steps made by the phase's optimizers", at_least(0));
   f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, for early stopping");
   f("stopped", c.stopped, "end of the phase by one of the conditions in 'stop'");
   f("replaced", c.replaced, "indices of the corrupt images replaced by others so far, sorted");
@@ -431,12 +434,12 @@ class GradientPhase : public Phase {
   /// Named scalar tensors on the network's device.
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Accumulates the gradients of the batch's parts, the last of which completes those of all
-  /// processes; returns the means of the parts' losses and terms.
+  /// Accumulates the gradients of the micro-batches, the last of which completes those of all
+  /// processes; returns the means of their losses and terms.
   Scalars accumulate(const Batch& batch);
   /// Returns a report whose metrics are late, and from this step on updates skip_ where they tell.
   StepReport report_of(const Scalars& scalars);
-  /// Returns the learning rate of the next update.
+  /// Returns the learning rate of the next step.
   double rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const;
   bool should_stop(double loss);
 

@@ -17,7 +17,7 @@ struct StepReport {
   std::map<std::string, double> metrics;  ///< Means over the steps, e.g. of the loss and its terms.
   std::optional<double> lr;               ///< Learning rate, where there is one.
   int64_t images = 0;                     ///< Number of examples of the step.
-  /// Number of steps made: 1 for an update, more for a chunk of steps, 0 where the phase ended
+  /// Number of steps made: 1, more for a chunk of steps, 0 where the phase ended
   /// instead.
   int64_t steps = 1;
   /// Defined where a device may still compute the metrics, which are empty then: waits for them and
@@ -161,7 +161,7 @@ class OnlinePhase : public Phase {
       : plan_(plan), context_(std::move(context)), end_key_(std::move(end)) {}
 
   /// Makes step(), without gradients; the steps of its report count as made afterwards.
-  virtual StepReport update() = 0;
+  virtual StepReport make_step() = 0;
   /// Returns the steps of the next block of at most so many.
   int64_t steps_of(int64_t block) const { return std::min(block, plan_.steps - steps_done_); }
   /// Returns the advice to lower a setting of the phase.

@@ -156,7 +156,7 @@ struct ScalingPlan {
   /// Memory of a process, with the rows of all experts and without batches and the communication
   /// library's own memory.
   TrainingMemory memory;
-  /// Collectives of one step of the optimizer, for all parts of its batch, without those that send
+  /// Collectives of one step of the optimizer, for all micro-batches, without those that send
   /// nothing.
   std::vector<Collective> collectives;
   double bytes_sent = 0.0;  ///< Bytes of all of them.
@@ -177,10 +177,10 @@ struct ScalingPlan {
 /// device. Throws Error (usage) as training by these processes would.
 ///
 /// W processes; K of them, neighbours in rank, share the experts; D = W / K replicas of the
-/// experts. B images a step in A parts (`accumulate`). P_d and P_e are the bytes of float32
-/// gradients of the dense part and of the experts. L MoE layers route t tokens an image to E
-/// experts with r rows per token; an expert takes d and gives o values of s bytes for a row. A
-/// process sends
+/// experts. B images a step in A micro-batches (`gradient_accumulation_steps`). P_d and P_e are the
+/// bytes of float32 gradients of the dense part and of the experts. L MoE layers route t tokens an
+/// image to E experts with r rows per token; an expert takes d and gives o values of s bytes for a
+/// row. A process sends
 ///
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
 /// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
@@ -207,6 +207,6 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
 /// several. Throws Error (usage) for a name that is not in gpus() and as plan_scaling() does.
 std::string describe_scaling(Model& model, const RunConfig& config,
                              const std::vector<PhasePlan>& phases,
-                             const std::vector<int64_t>& processes, const std::string& gpu);
+                             const std::vector<int64_t>& process_counts, const std::string& gpu);
 
 }  // namespace moesaic

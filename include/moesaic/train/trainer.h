@@ -176,7 +176,7 @@ class Trainer {
   [[noreturn]] void fail_diverged(const Phase& phase, int64_t step, const std::string& what);
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
   /// Starts to copy and write the state, once the save before is written; waits for the copy unless
-  /// the phase tells before its next update.
+  /// the phase tells before its next step.
   void save(const Phase& phase, const fs::path& folder);
   void save_step(const Phase& phase);
   /// Records a save that has been written, if one has.

@@ -165,10 +165,10 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
                             image, notes);
 }
 
-int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
-  int64_t numbers = 0;
-  for (const VMoETensor& tensor : tensors) numbers += c10::multiply_integers(tensor.shape);
-  return numbers;
+int64_t num_elements_of(const std::vector<VMoETensor>& tensors) {
+  int64_t num_elements = 0;
+  for (const VMoETensor& tensor : tensors) num_elements += c10::multiply_integers(tensor.shape);
+  return num_elements;
 }
 
 FileContent write_model(const fs::path& path, const Initialiser& initialiser,
@@ -180,7 +180,8 @@ FileContent write_model(const fs::path& path, const Initialiser& initialiser,
     items.push_back({tensor.name, "F32", tensor.shape});
   }
   uint64_t done = 0;
-  const uint64_t total = sizeof(float) * static_cast<uint64_t>(numbers_in(initialiser.tensors));
+  const uint64_t total =
+      sizeof(float) * static_cast<uint64_t>(num_elements_of(initialiser.tensors));
   at::Tensor current;
   const auto next = [&](const safetensors::Item& item) {
     if (options.progress) options.progress(done, total);
@@ -266,7 +267,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   result.from = arrays.from;
   result.out = options.out.string();
   result.model = to_json(config);
-  result.num_parameters = numbers_in(initialiser.tensors);
+  result.num_parameters = num_elements_of(initialiser.tensors);
   result.num_arrays = static_cast<int64_t>(arrays.entries.size());
   result.num_shards = arrays.shards;
   result.branch = arrays.branch;

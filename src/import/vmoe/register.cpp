@@ -56,17 +56,17 @@ bool is_vmoe_checkpoint(const fs::path& path) {
 Json inspect_vmoe(const fs::path& path) {
   const fs::path prefix = vmoe_prefix(path);
   const vmoe_checkpoint::Reader reader(prefix);
-  int64_t numbers = 0;
+  int64_t num_parameters = 0;
   uint64_t bytes = 0;
   Json tensors = Json::array();
   for (const Entry& entry : reader.entries()) {
-    numbers += c10::multiply_integers(entry.shape);
+    num_parameters += c10::multiply_integers(entry.shape);
     bytes += vmoe_checkpoint::byte_count(entry);
     tensors.push_back({{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}});
   }
   return {{"path", prefix.string()},        {"kind", "vmoe checkpoint"},
           {"shards", reader.shard_count()}, {"version", reader.version()},
-          {"parameters", numbers},          {"bytes", bytes},
+          {"parameters", num_parameters},   {"bytes", bytes},
           {"tensors", std::move(tensors)}};
 }
 

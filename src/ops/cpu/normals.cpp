@@ -129,38 +129,38 @@ SampleRng::SampleRng(uint64_t seed, uint64_t stream) {
   key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-void SampleRng::normals(int64_t first, int64_t count, int64_t numbers, float* to,
+void SampleRng::normals(int64_t first, int64_t count, int64_t num_normals, float* to,
                         int64_t stride) const {
   float part[4][kLanes];
   for (int64_t i = 0; i < count; i += kLanes) {
     const auto bytes = sizeof(float) * static_cast<size_t>(std::min<int64_t>(kLanes, count - i));
-    for (int64_t j = 0; j < numbers; j += 4) {
+    for (int64_t j = 0; j < num_normals; j += 4) {
       normals_of_block(static_cast<uint64_t>(first + i), static_cast<uint32_t>(j / 4), key_[0],
                        key_[1], part);
-      for (int64_t n = j; n < std::min(j + 4, numbers); ++n) {
+      for (int64_t n = j; n < std::min(j + 4, num_normals); ++n) {
         std::memcpy(to + n * stride + i, part[n - j], bytes);
       }
     }
   }
 }
 
-void SampleRng::normal_rows(int64_t first, int64_t count, int64_t numbers, float* to,
+void SampleRng::normal_rows(int64_t first, int64_t count, int64_t num_normals, float* to,
                             int64_t stride) const {
   float part[4][kLanes];
   for (int64_t i = 0; i < count; i += kLanes) {
     const auto taken = static_cast<int>(std::min<int64_t>(kLanes, count - i));
-    for (int64_t j = 0; j < numbers; j += 4) {
+    for (int64_t j = 0; j < num_normals; j += 4) {
       normals_of_block(static_cast<uint64_t>(first + i), static_cast<uint32_t>(j / 4), key_[0],
                        key_[1], part);
       float* const begin = to + i * stride + j;
       int l = 0;
-      for (; j + 4 <= numbers && l + 4 <= taken; l += 4) {
+      for (; j + 4 <= num_normals && l + 4 <= taken; l += 4) {
         float* const row = begin + l * stride;
         ops::transpose4({part[0] + l, part[1] + l, part[2] + l, part[3] + l},
                         {row, row + stride, row + 2 * stride, row + 3 * stride});
       }
       for (; l < taken; ++l) {
-        for (int64_t n = 0; n < std::min<int64_t>(4, numbers - j); ++n) {
+        for (int64_t n = 0; n < std::min<int64_t>(4, num_normals - j); ++n) {
           begin[l * stride + n] = part[n][l];
         }
       }

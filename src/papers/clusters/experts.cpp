@@ -45,8 +45,8 @@ ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routin
   at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({num_experts()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
-  if (const auto parts = batch_shard().process_group())
-    parts->all_reduce(rows_K, Traffic::batch_norm);
+  if (const auto process_group = batch_shard().process_group())
+    process_group->all_reduce(rows_K, Traffic::batch_norm);
   const at::Tensor idle = rows_K.eq(0);
   const bool all_idle = idle.all().item<bool>();
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {
@@ -136,7 +136,7 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
 
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const at::Tensor bias = options_.bias ? b
                                         : at::zeros({num_experts(), options_.num_filters},
                                                     w.options().requires_grad(false));

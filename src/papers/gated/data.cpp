@@ -45,8 +45,8 @@ MOESAIC_IN_CLONE void project_part(const float* x, const float* weights, int64_t
       float sums[kLanes] = {};
       for (int64_t j = 0; j < d; ++j) {
         const float weight = weights[i * d + j];
-        const float* const numbers = x + j * kPart + begin;
-        for (int l = 0; l < kLanes; ++l) sums[l] += weight * numbers[l];
+        const float* const values = x + j * kPart + begin;
+        for (int l = 0; l < kLanes; ++l) sums[l] += weight * values[l];
       }
       std::copy_n(sums, kLanes, to + i * kPart + begin);
     }

@@ -199,11 +199,11 @@ class GatedPhase : public OnlinePhase {
   int64_t offset_ = 0;
 };
 
-/// Shortens rows to the norm `radius`; 0 leaves all.
-void project_rows(const at::Tensor& rows, double radius) {
-  if (radius == 0.0) return;
+/// Shortens rows to the norm `max_norm`; 0 leaves all.
+void project_rows(const at::Tensor& rows, double max_norm) {
+  if (max_norm == 0.0) return;
   const at::Tensor norms = rows.norm(2, {1}, true);
-  rows.mul_(at::where(norms > radius, radius / norms, at::ones_like(norms)));
+  rows.mul_(at::where(norms > max_norm, max_norm / norms, at::ones_like(norms)));
 }
 
 struct L4Config {
@@ -217,11 +217,12 @@ void describe(auto& f, L4Config& c) {
 }
 
 struct LogConfig {
-  double radius = 1.0;
+  double max_gate_norm = 1.0;
 };
 void describe(auto& f, LogConfig& c) {
-  f("radius", c.radius, "largest norm of a gate (R), enforced after every step; 0: none",
-    at_least(0.0));
+  f("max_gate_norm", c.max_gate_norm,
+    "largest norm of a gate (R), enforced after every step; 0: none", at_least(0.0),
+    renamed_from("radius"));
 }
 
 struct SquaredConfig {};
@@ -271,7 +272,7 @@ class GatedSgd final : public GatedPhase {
     }
   }
 
-  StepReport update() override {
+  StepReport make_step() override {
     const int64_t steps = steps_of(config_.chunk_size);
     const Samples samples = batches(steps_done_, steps);
     Parameters at = parameters();
@@ -321,7 +322,7 @@ class GatedSgd final : public GatedPhase {
     for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
     const LogConfig* const log = config_.loss.find<LogConfig>();
     if (log != nullptr && moves_.gates) {
-      project_rows(at.w_kd.narrow(1, 0, options().width), log->radius);
+      project_rows(at.w_kd.narrow(1, 0, options().width), log->max_gate_norm);
     }
     return loss.item<double>();
   }
@@ -377,7 +378,7 @@ class GatedEm final : public GatedPhase {
     y_ = samples.y_N.to(at::kDouble);
   }
 
-  StepReport update() override {
+  StepReport make_step() override {
     Parameters at = parameters();
     const GatedEmStep next = gated_em_step(x_, y_, at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                            options().link, options().noise, config_.options);
@@ -407,7 +408,7 @@ class GatedSigns final : public GatedPhase {
   GatedSigns(const PhasePlan& plan, PhaseContext context)
       : GatedPhase(plan, std::move(context), kMoves) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     Parameters at = parameters();
     const Samples samples = batches(steps_done_, 1);
     at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),

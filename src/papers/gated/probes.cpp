@@ -121,9 +121,9 @@ std::pair<RecoveryError, bool> errors_of(ProbedModel& subject) {
   at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
   if (gate.defined()) {  // Only one of both may have biases.
     gate = gate.select(1, 0);
-    const int64_t numbers = std::max(gate.size(1), true_gate.size(1));
-    gate = at::constant_pad_nd(gate, {0, numbers - gate.size(1)});
-    true_gate = at::constant_pad_nd(true_gate, {0, numbers - true_gate.size(1)});
+    const int64_t num_columns = std::max(gate.size(1), true_gate.size(1));
+    gate = at::constant_pad_nd(gate, {0, num_columns - gate.size(1)});
+    true_gate = at::constant_pad_nd(true_gate, {0, num_columns - true_gate.size(1)});
   }
   return {
       recovery_error(of(learned, kRegressor).select(1, 0), of(truth, kRegressor), gate, true_gate),

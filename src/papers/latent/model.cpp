@@ -80,7 +80,7 @@ at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) 
 
 ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                        const at::Generator&) {
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
   if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
   return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {

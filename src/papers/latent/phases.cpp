@@ -86,7 +86,7 @@ class SphericalSgd final : public LatentPhase {
                     "reached"),
         config_(settings_of<SphericalSgdConfig>(plan_.config)) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     const int64_t steps = steps_of(config_.chunk_size);
     nn::ShallowExpertsImpl& own = experts();
     const nn::ShallowExperts resized = resized_experts();
@@ -254,7 +254,7 @@ class RouterAscent final : public LatentPhase {
       : LatentPhase(plan, std::move(context), nn::kTopOne),
         config_(settings_of<RouterAscentConfig>(plan_.config)) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     const int64_t first = steps_done_ * plan_.batch_size;
     const at::Tensor router_Kd = router_rows(layer_);
     const RoutedBlock block = routed(samples(first, plan_.batch_size), first, router_Kd);

@@ -48,7 +48,7 @@ class Ridge final : public LatentPhase {
       : LatentPhase(plan, std::move(context), nn::kEveryAboveZero),
         config_(settings_of<RidgeConfig>(plan_.config)) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     begin();
     const int64_t steps = steps_of(config_.chunk_size);
     const Samples block = samples(steps_done_, steps);

@@ -145,11 +145,11 @@ at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& rou
 
 MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
   if (!is_training()) return {running_mean, running_var};
-  // Every part of a batch has as many images, and as many rows of each.
-  const auto parts = batch_shard().process_group();
-  const int64_t count = parts ? parts->size() : 1;
+  // Every rank has as many images, and as many rows of each.
+  const auto process_group = batch_shard().process_group();
+  const int64_t count = process_group ? process_group->size() : 1;
   const auto sum = [&](const at::Tensor& x_KC) {
-    return parts ? all_reduce_sum(x_KC, parts, Traffic::batch_norm) : x_KC;
+    return process_group ? all_reduce_sum(x_KC, process_group, Traffic::batch_norm) : x_KC;
   };
   const auto all = static_cast<double>(count * images * options_.side * options_.side);
   const double zeros = all - static_cast<double>(count * rows_KRCp.size(1) * rows_KRCp.size(3));
@@ -242,7 +242,7 @@ PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                      const at::Generator&) {
-  const NoAutocast no_autocast;
+  const NoAutocastGuard no_autocast;
   const int64_t hidden = w.size(2);
   const at::Tensor no_bias = at::zeros({num_experts(), hidden}, w.options().requires_grad(false));
   // Filters with an output each: the hidden layer.

@@ -119,7 +119,7 @@ class PatchSgd final : public OnlinePhase {
         moved_(moved_by(*context_.model, plan_.config)),
         count_(samples_of(config_, *context_.data)) {}
 
-  StepReport update() override {
+  StepReport make_step() override {
     const int64_t steps = steps_of(config_.chunk_size);
     const Batches batches = batches_of(count_, plan_.batch_size, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();

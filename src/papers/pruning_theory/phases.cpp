@@ -37,7 +37,7 @@ class PatternSgd final : public OnlinePhase {
 
   bool is_done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
-  StepReport update() override {
+  StepReport make_step() override {
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
     const int64_t block = steps_of(config_.chunk_size);

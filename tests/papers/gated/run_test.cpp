@@ -124,7 +124,7 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
   EXPECT_EQ(refusal({"model.num_experts=4", "phases.regressors.loss=squared"}), "no error");
   EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
-  EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));
+  EXPECT_THAT(refusal({"phases.both.max_gate_norm=2"}), HasSubstr("unknown key 'max_gate_norm'"));
   testing::add_toy_family();
   const RunConfig toy = config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
       "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})");

@@ -333,8 +333,8 @@ void check_batch_divisible(const std::string& where, int64_t batch, int64_t num_
              choice);
 }
 
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches, bool is_strided,
-                                           int64_t rank, int64_t size) {
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches,
+                                           bool is_strided, int64_t rank, int64_t size) {
   check_batch_divisible("", batch, num_micro_batches, size);
   const int64_t own = batch / size, ranges = is_strided ? 1 : num_micro_batches;
   std::vector<int64_t> indices;

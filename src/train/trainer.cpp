@@ -450,7 +450,8 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
     }
   }
   if (options_.processes) {
-    shard = ExpertShards(*model_).local_shard(shard, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
+    shard = ExpertShards(*model_).local_shard(
+        shard, *options_.processes, kind.check_processes && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(shard), write, [this] { wait_for_writers(); }));
   pending_save_ = {folder, state_.step};

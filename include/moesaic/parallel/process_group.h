@@ -174,7 +174,7 @@ void check_batch_divisible(const std::string& where, int64_t batch, int64_t num_
 /// Returns the indices in a batch of the images of process `rank` of `size`, ascending. Where the
 /// network takes a batch in `num_micro_batches`, they are ordered by micro-batch: an equal range of
 /// each. With `is_strided`, micro-batch i has the indices i, i + num_micro_batches, ...
-std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches, bool is_strided,
-                                           int64_t rank, int64_t size);
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t num_micro_batches,
+                                           bool is_strided, int64_t rank, int64_t size);
 
 }  // namespace moesaic

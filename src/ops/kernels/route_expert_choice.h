@@ -19,7 +19,7 @@ struct WriteScores {
   int32_t slots;  // Number of computed experts, those of `kept`.
   KeptView kept;
   bool is_over_experts;  // Scores are a softmax over experts instead of logits.
-  bool includes_pruned;      // This softmax includes experts that are not computed.
+  bool includes_pruned;  // This softmax includes experts that are not computed.
   Scalar* scores;
 
   template <class Block>

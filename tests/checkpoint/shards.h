@@ -41,7 +41,7 @@ inline void save_in_parts(const std::filesystem::path& folder, const Checkpoint&
   std::vector<WrittenShard> parts;
   for (int64_t i = 0; i < count; ++i) {
     parts.push_back(
-        parse_written_shard(text_of(write_shard(staged.path(), i, count, shard(whole, i, count)))));
+        parse_written_shard(to_text(write_shard(staged.path(), i, count, shard(whole, i, count)))));
   }
   publish(staged, parts, whole.config, whole.state);
 }

@@ -93,10 +93,10 @@ TEST(SliceName, IsReadBack) {
 TEST(WrittenPartText, IsReadBack) {
   const WrittenShard shard{
       .index = 2, .num_shards = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
-  const WrittenShard back = parse_written_shard(text_of(shard));
-  EXPECT_EQ(text_of(back), text_of(shard));
+  const WrittenShard back = parse_written_shard(to_text(shard));
+  EXPECT_EQ(to_text(back), to_text(shard));
   EXPECT_EQ(back.files.at("a").size, 7);
-  EXPECT_EQ(text_of(shard).find('\n'), std::string::npos);
+  EXPECT_EQ(to_text(shard).find('\n'), std::string::npos);
   EXPECT_THAT(failure_of([] { parse_written_shard("{"); }), HasSubstr("a shard of a checkpoint"));
   EXPECT_THAT(failure_of([] { parse_written_shard(R"({"index": -1, "count": 1, "files": {}})"); }),
               HasSubstr("index"));

@@ -140,8 +140,7 @@ std::string member_help(const std::string& path) {
   const std::string word = path.substr(path.rfind('.') + 1);
   if (word == "preset") {
     return "preset, in \"model\": name of a network (moesaic list models), whose settings the "
-           "other "
-           "members override\n";
+           "other members override\n";
   }
   if (word == "extends") {
     return "extends, in any object: JSON file over which the object's other members are merged\n";

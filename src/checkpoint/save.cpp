@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "manifest.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/parallel/process_mesh.h"
 
@@ -71,8 +72,8 @@ std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& sha
   for (const WrittenShard& shard : shards) {
     const auto count = static_cast<int64_t>(shards.size());
     if (shard.num_shards != count) {
-      fail_usage("{}: {} shards to publish, one of which is of {}", folder.string(), count,
-                 shard.num_shards);
+      fail_usage("{}: {} to publish, one of which is of {}", folder.string(),
+                 count_text(count, "shard"), shard.num_shards);
     }
     check_place(shard.index, count);
     const auto index = static_cast<size_t>(shard.index);

@@ -287,13 +287,18 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
 }
 
 /// Refuses a pretrained network that lacks experts of the fine-tuned one, where the criterion
-/// compares the two: such experts have no former state, and their scores would be arbitrary.
+/// compares the two: the two networks are probably swapped, and a change in the other direction
+/// would remove the experts that matter most. Networks of other numbers of experts before pruning
+/// are left to the criteria.
 void check_has_experts(const fs::path& finetuned, const Model& after, const fs::path& pretrained,
                        const Model& before) {
   const std::vector<MoEBlock> blocks = after.moe_blocks(), others = before.moe_blocks();
   for (size_t i = 0; i < std::min(blocks.size(), others.size()); ++i) {
     const std::vector<int64_t> own = blocks[i].layer->kept(), former = others[i].layer->kept();
-    if (blocks[i].block != others[i].block || std::ranges::includes(former, own)) continue;
+    const bool is_same_layer =
+        blocks[i].block == others[i].block &&
+        blocks[i].layer->options().num_experts == others[i].layer->options().num_experts;
+    if (!is_same_layer || std::ranges::includes(former, own)) continue;
     if (former.size() < own.size()) {
       fail_usage(
           "prune: --pretrained {} has {} in block {}, --finetuned {} has {}; a pretrained network "
@@ -304,9 +309,10 @@ void check_has_experts(const fs::path& finetuned, const Model& after, const fs::
     std::vector<int64_t> missing;
     std::ranges::set_difference(own, former, std::back_inserter(missing));
     fail_usage(
-        "prune: --pretrained {} lacks experts {} in block {}, which --finetuned {} has; choose a "
+        "prune: --pretrained {} lacks {} {} in block {}, which --finetuned {} has; choose a "
         "pretrained network that is not pruned",
-        pretrained.string(), fmt::join(missing, " "), blocks[i].block, finetuned.string());
+        pretrained.string(), missing.size() == 1 ? "expert" : "experts", fmt::join(missing, " "),
+        blocks[i].block, finetuned.string());
   }
 }
 

@@ -225,7 +225,7 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
                         exported->num_experts, exported->criterion,
                         other_keep ? fmt::format("export.num_experts={}", sweep.keep.front())
                                    : "export.criterion=" + sweep.criteria.front()),
-            {"export.num_experts", "export.criterion", "keep", "criteria"}};
+            {"export.num_experts", "export.keep", "export.criterion", "keep", "criteria"}};
   }
   return phases_problem(sweep, parse<RunConfig>(config.train, "train"));
 }

@@ -375,7 +375,7 @@ std::string layer_text(const LayerRouting& layer) {
   const std::string experts = whole ? count_text(layer.num_experts, "expert")
                                     : fmt::format("{} {} of {}", one ? "expert" : "experts",
                                                   fmt::join(layer.kept, " "), layer.num_experts);
-  return fmt::format("{} {} {:.3f} rows per token: {:.2f} of them", experts,
+  return fmt::format("{} {} {:.3f} rows per token; fraction of rows by expert {:.2f}", experts,
                      one ? "computes" : "compute", layer.rows_per_token,
                      fmt::join(layer.load, " "));
 }

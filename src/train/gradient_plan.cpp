@@ -162,7 +162,7 @@ void check_augment(const GradientConfig& config, const SettingLocations& locatio
         "'augment' out",
         locations.find({"augment", "data"}), locations.phase().name, locations.phase().data);
   }
-  at_location(locations.find({"augment.max_shift", "augment"}),
+  at_location(locations.find({"augment.max_shift", "augment.shift", "augment"}),
               [&] { return ImageTransform(data.info(), config.augment); });
 }
 

@@ -338,7 +338,7 @@ TEST_F(TwoParts, AreEachThereOnce) {
     return usage_of([&] { publish(staged, parts, all.config, all.state); });
   };
   EXPECT_THAT(usage({}), HasSubstr("no shard to publish"));
-  EXPECT_THAT(usage({first}), HasSubstr("1 shards to publish, one of which is of 2"));
+  EXPECT_THAT(usage({first}), HasSubstr("1 shard to publish, one of which is of 2"));
   EXPECT_THAT(usage({first, first}), HasSubstr("shard 0 is there twice"));
   EXPECT_THAT(usage({first, {.index = 2, .num_shards = 2}}), HasSubstr("has no shard 2"));
   EXPECT_THAT(usage_of([&] { write_shard(staged.path(), 2, 2, {}); }), HasSubstr("has no shard 2"));

@@ -143,6 +143,7 @@ TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
         const Tensor most = on_fake({Layer::kTokens, 5000}, at::kFloat, true);
         backward(route_token_choice(most, {.k = 9}));
         backward(route_token_choice(most, {.k = 1}));
+        backward(route_expert_choice(most, {.capacity_factor = 1.0}));
       },
       [&] { route_adaptive(logits, {.threshold = 0.5}); }};
   for (const auto& route : routings) {

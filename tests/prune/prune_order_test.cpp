@@ -90,7 +90,7 @@ TEST(PruneCheckpointOrder, MayHaveAPrunedNetworkFirstThatHasAllExpertsOfTheOther
   for (const char* criterion : {"router-norm-change", "neuron-magnitude-change"}) {
     EXPECT_EQ(warnings_of_pruning(four, three, criterion), "");
     EXPECT_THAT(test::usage_of([&] { warnings_of_pruning(four, others, criterion); }),
-                AllOf(HasSubstr("lacks experts 1 in block 1"), HasSubstr("is not pruned")));
+                AllOf(HasSubstr("lacks expert 1 in block 1"), HasSubstr("is not pruned")));
   }
 }
 

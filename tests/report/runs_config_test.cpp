@@ -12,6 +12,7 @@
 namespace moesaic {
 namespace {
 
+using report_test::Runs;
 using report_test::runs_config;
 
 std::vector<std::string> names_of(const RunsConfig& config) {
@@ -55,6 +56,17 @@ TEST(RunsConfig, FormerKeysOfARowOverrideThoseOfTheRun) {
   const Json model = build_meta_model(config_of(config, rows[1]).model)->config();
   EXPECT_EQ(model.at("num_experts"), 8);
   EXPECT_EQ(model.at("num_filters"), 2);
+}
+
+TEST(RunsConfig, FormerKeyOfAnExportIsRead) {
+  const auto exported = parse<ExportChoice>(
+      Document::from_text(R"({"keep": 2, "criterion": "random"})", "former.json").root());
+  EXPECT_EQ(exported.num_experts, 2);
+}
+
+TEST_F(Runs, FormerKeyInAGridIsRead) {
+  EXPECT_THAT(refusal(R"("grid": [[{"name": "a", "set": {"phases.0.accumulate": 3}}]])"),
+              HasSubstr("gradient_accumulation_steps 3 does not divide"));
 }
 
 TEST(RunsConfig, ASeparatorStandsBetweenTheNamesOfPoints) {

@@ -23,7 +23,7 @@ inline int scan_threads(int64_t count) {
 
 class KeptScope {
  public:
-  /// Copies the list of kept experts, which are below kernels::kMaxExperts, to the device.
+  /// Copies the list of kept experts, of at most kernels::kMaxExperts in all, to the device.
   template <class Device>
   KeptScope(const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
     if (kept.empty()) return;

@@ -286,19 +286,16 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
   return false;
 }
 
-/// Refuses a pretrained network that lacks experts of the fine-tuned one, where the criterion
-/// compares the two: the two networks are probably swapped, and a change in the other direction
-/// would remove the experts that matter most. Networks of other numbers of experts before pruning
-/// are left to the criteria.
+/// Refuses a pretrained network that lacks experts of the fine-tuned one: the two are probably
+/// swapped, and changes the other way round would remove the experts that matter most.
 void check_has_experts(const fs::path& finetuned, const Model& after, const fs::path& pretrained,
                        const Model& before) {
   const std::vector<MoEBlock> blocks = after.moe_blocks(), others = before.moe_blocks();
   for (size_t i = 0; i < std::min(blocks.size(), others.size()); ++i) {
     const std::vector<int64_t> own = blocks[i].layer->kept(), former = others[i].layer->kept();
-    const bool is_same_layer =
-        blocks[i].block == others[i].block &&
-        blocks[i].layer->options().num_experts == others[i].layer->options().num_experts;
-    if (!is_same_layer || std::ranges::includes(former, own)) continue;
+    const auto &after_moe = blocks[i].layer->options(), &before_moe = others[i].layer->options();
+    if (blocks[i].block != others[i].block || std::ranges::includes(former, own)) continue;
+    if (after_moe.num_experts != before_moe.num_experts) continue;  // The criteria refuse it.
     if (former.size() < own.size()) {
       fail_usage(
           "prune: --pretrained {} has {} in block {}, --finetuned {} has {}; a pretrained network "

@@ -137,8 +137,8 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   const std::vector<std::string> tasks = task_names(clusters);
   std::vector<Metric> metrics;
   for (const std::string& task : tasks) {
-    metrics.push_back(
-        amount_metric("max_" + task, "largest |alignment| with " + task + ", mean of experts", 3));
+    metrics.push_back(amount_metric(
+        "max_" + task, "largest |alignment| with " + task + ", mean of experts", 3, 1.0));
   }
   for (const std::string& task : tasks) {
     metrics.push_back(amount_metric("share_" + task, "neurons above 0.5 on " + task, 4, 1.0));
@@ -162,7 +162,8 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
                        .digits = digits,
                        .is_table = is_table,
                        .is_optional = true,
-                       .min = 0.0});
+                       .min = 0.0,
+                       .max = 1.0});
   };
   add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
   add_own("max_other", "largest |alignment| with another cluster's task", 3, false);

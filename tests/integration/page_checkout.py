@@ -46,6 +46,7 @@ def make(folder: pathlib.Path, program: str) -> dict[str, str]:
     for build in ("release", "fuzz"):
         fill_build(checkout / "build" / build, program)
     (checkout / "build/preset").write_text("release\n", encoding="utf-8")
+    (checkout / "datasets/cache/synthetic-embeddings").mkdir(parents=True)
     return environment
 
 

@@ -81,7 +81,8 @@ NOT_RUN = {
     "builds the library a second time, 20 minutes on two cores": ("tools/wheel.sh", "pip install ."),
 }
 OF_VENV = {"needs the Python of tools/setup.sh": (
-    "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/runtimes.py *")}
+    "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_synthetic_embeddings.py *",
+    "tools/python/runtimes.py *")}
 LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )|"
                       r"^LD_PRELOAD=.*/(?=moesaic )")
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")

@@ -104,7 +104,8 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
                           "label": ("I64", [300], struct.pack("<300q", *numbers.choices(range(2), k=300))),
                           "language": ("I64", [300], struct.pack("<300q", *numbers.choices(range(3), k=300)))},
                          {"classes": '["negative", "positive"]', "languages": '["a", "b", "c"]'})
-    write(home / "datasets/cache/sentiment-embeddings/sentiment-embeddings.safetensors", embeddings)
+    for name in ("sentiment-embeddings", "synthetic-embeddings"):
+        write(home / "datasets/cache" / name / f"{name}.safetensors", embeddings)
 
 
 def vit(width: int = 64, blocks: int = 12) -> bytes:

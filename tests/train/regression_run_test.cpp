@@ -134,7 +134,7 @@ TEST(RegressionRun, NothingIsCountedByClassesThatThereAreNot) {
   options.checkpoint = folder / "run";
   options.open = DatasetOpener(open_waves);
   EXPECT_THAT(to_text(evaluate_checkpoint(options)),
-              AllOf(HasSubstr("mse  "), HasSubstr(" rows per token: "), Not(HasSubstr("entropy"))));
+              AllOf(HasSubstr("mse  "), HasSubstr(" rows per token; "), Not(HasSubstr("entropy"))));
 }
 
 TEST(RegressionRun, ObjectiveAndDataHaveToAgree) {

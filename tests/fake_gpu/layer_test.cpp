@@ -101,7 +101,7 @@ const Case kCases[] = {
     // 14 forward. Backward: four grouped GEMMs; gradients of combine, activation, dispatch and
     // cast, and nine operators for those of the gates; sums of biases; zeros for experts and rows
     // without use.
-    {"ForwardAndBackward", 41, 3, [] { return [layer = Layer(true)] { layer.train(); }; }},
+    {"ForwardAndBackward", 42, 3, [] { return [layer = Layer(true)] { layer.train(); }; }},
 };
 
 class LaunchesOnAGpu : public testing::FakeGpuTest, public ::testing::WithParamInterface<Case> {};
@@ -143,6 +143,9 @@ TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
         const Tensor most = on_fake({Layer::kTokens, 5000}, at::kFloat, true);
         backward(route_token_choice(most, {.k = 9}));
         backward(route_token_choice(most, {.k = 1}));
+      },
+      [&] {
+        const Tensor most = on_fake({1024, 5000}, at::kFloat, true);
         backward(route_expert_choice(most, {.capacity_factor = 1.0}));
       },
       [&] { route_adaptive(logits, {.threshold = 0.5}); }};

@@ -13,6 +13,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "ties.h"
 
 namespace moesaic {
 namespace {
@@ -396,6 +397,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
                            .products_EE = ranking.products_EE});
   }
   add_means(plan, input.statistics);
+  warn_of_ties(plan);
   return plan;
 }
 

@@ -22,6 +22,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
+#include "ties.h"
 
 namespace moesaic {
 namespace {
@@ -54,33 +55,6 @@ std::string kept_text(const PruneLayerPlan& layer) {
     text += fmt::format("{}{}", text.empty() ? "" : " ", id);
   }
   return text;
-}
-
-/// Whether such a criterion exists and compares; a plan's file may name any.
-bool compares(const std::string& name) {
-  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
-  return found != criteria().end() && found->needs_pretrained;
-}
-
-/// Warns if all experts among which a token chooses have the same score, since the choice is then
-/// arbitrary.
-void warn_of_ties(const PrunePlan& plan) {
-  for (const PruneLayerPlan& layer : plan.layers) {
-    const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
-    if (whole || layer.scores.empty()) continue;
-    const int64_t each = layer.num_experts / layer.num_groups;
-    for (int64_t first = 0; first < layer.num_experts; first += each) {
-      const auto begin = layer.scores.begin() + first;
-      const auto [min, max] = std::minmax_element(begin, begin + each);
-      if (*min < *max) continue;
-      log_warning("prune: block {}: {} gives every expert {}, so the first ones are kept{}",
-                  layer.block, plan.criterion, *min,
-                  compares(plan.criterion)
-                      ? "; check that --pretrained and --finetuned are different networks"
-                      : "");
-      break;
-    }
-  }
 }
 
 int64_t experts_of(const Model& model) {
@@ -429,7 +403,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
     fail_usage("prune: --pretrained {} is another network than --finetuned: {}",
                options.pretrained.string(), problem);
   }
-  if (compares(prune.criterion)) {
+  if (criterion_of(prune.criterion).needs_pretrained) {
     check_has_experts(options.finetuned, shape, options.pretrained, *before_shape);
   }
   warn_of_order(checkpoint, shape, before, *before_shape);
@@ -458,7 +432,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
         experts);
   }
   check_rebuilds(*shape);
-  warn_of_ties(result.plan);
+  if (options.plan || options.searched_plan) warn_of_ties(result.plan);  // Else it was said.
   result.after = footprint(*shape);
   if (options.dry_run) return result;
 

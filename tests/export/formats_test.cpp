@@ -65,6 +65,23 @@ TEST(WithPreprocessing, NeedsImagesOfAKnownMeanAndStd) {
   }
 }
 
+TEST(ExportFormats, SayThatTheNormalisationIsLost) {
+  const test::TempDir folder;
+  const auto model = testing::small_vmoe();
+  ExportInfo info = testing::toy_info();
+  const auto said = [&](const char* name) {
+    return test::said_by(
+        [&] { export_formats().at("vmoe").write(*model, info, {.out = folder / name}); });
+  };
+  const auto channels = static_cast<size_t>(model->input_shape().front());
+  info.input.mean = std::vector<double>(channels, 0.25);
+  info.input.std = std::vector<double>(channels, 0.5);
+  EXPECT_THAT(said("own"), AllOf(HasSubstr("stores no normalisation"), HasSubstr("mean [0.25"),
+                                 HasSubstr("std [0.5")));
+  info.input.mean = info.input.std;
+  EXPECT_EQ(said("symmetric"), "");
+}
+
 /// Returns what exporting to both formats for everyone says.
 std::string said_of(const VMoEConfig& config) {
   const test::TempDir folder;

@@ -50,6 +50,17 @@ TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
   }
 }
 
+TEST(PruneCheckpointOrder, NetworksWithEqualRoutersAreWarnedOfOnce) {
+  const test::TempDir folder;
+  const fs::path same = folder / "same";
+  save_of_run(same, "", 0, 60);
+  const std::string said = warnings_of_pruning(same, same);
+  const std::string warning = "router-norm-change gives every expert 0, so the first ones are kept";
+  const size_t place = said.find(warning);
+  ASSERT_NE(place, said.npos) << said;
+  EXPECT_EQ(said.find("block 1: " + warning, place + 1), said.npos) << said;
+}
+
 TEST(PruneCheckpointOrder, OfARecoveredNetworkAfterThePrunedOneIsRight) {
   const test::TempDir folder;
   const fs::path whole = folder / "whole", pruned = folder / "pruned",

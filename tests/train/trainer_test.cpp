@@ -56,6 +56,21 @@ TEST(Trainer, GoesThroughEveryKindOfPhase) {
   EXPECT_EQ(load_model(folder / "run/best")->num_classes(), 2);
 }
 
+TEST(Trainer, APruningThatSeesNoChangeIsWarnedOfOnce) {
+  const TempDir folder;
+  const std::string said = test::said_by(
+      [&] { train(folder / "run", {"phases.prune.on_entry.prune.pretrained=finetune"}); });
+  const std::string warning =
+      "warning: prune: block 1: router-norm-change gives every expert 0, so the first ones are "
+      "kept; check that the pretrained and the fine-tuned network differ\n";
+  const size_t place = said.find(warning);
+  ASSERT_NE(place, said.npos) << said;
+  EXPECT_EQ(said.find("gives every expert", place + warning.size()), said.npos) << said;
+  EXPECT_EQ(load_model(folder / "run/checkpoints/prune")->moe_blocks()[0].layer->kept(),
+            (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(test::said_by([&] { train(folder / "other"); }).find("gives every expert"), said.npos);
+}
+
 TEST(Trainer, CheckpointsSayWhatTheyAre) {
   TempDir folder;
   train(folder / "run");

@@ -29,14 +29,29 @@ class Initialiser {
               const std::string& rules_from)
       : tensors(vmoe_tensors(target)),
         plan(plan_moves(arrays.entries, tensors, rules, arrays.from, rules_from)),
-        arrays_(arrays) {}
+        arrays_(arrays),
+        kept_experts_(target.encoder.moe.kept_experts) {}
 
-  const std::vector<VMoETensor> tensors;
+  const std::vector<VMoETensor> tensors;  ///< Those of the unpruned network.
   const VMoEPlan plan;
+
+  /// Returns the shape of the tensor in the target, which may be pruned.
+  std::vector<int64_t> shape_of(const VMoETensor& tensor) const {
+    std::vector<int64_t> shape = tensor.shape;
+    if (const auto* kept = kept_of(tensor)) shape.front() = std::ssize(*kept);
+    return shape;
+  }
+
+  int64_t num_parameters() const {
+    int64_t count = 0;
+    for (const VMoETensor& tensor : tensors) count += c10::multiply_integers(shape_of(tensor));
+    return count;
+  }
 
   /// Draws the arrays that no rule maps to, with the values of a new network of this seed.
   void draw_fresh(VMoEConfig target, uint64_t seed) {
     if (plan.fresh.empty()) return;
+    target.encoder.moe.kept_experts.clear();  // make() leaves experts out.
     const bool head_only = std::ranges::all_of(
         plan.fresh, [](const std::string& name) { return name.starts_with("head/"); });
     if (head_only) {  // It does not depend on the blocks.
@@ -56,7 +71,7 @@ class Initialiser {
   /// Returns the tensor, float32 and contiguous.
   at::Tensor make(const VMoETensor& tensor) const {
     const torch::NoGradGuard no_grad;
-    return tensor_of_arrays(tensor, [&](const VMoEArray& array) {
+    const at::Tensor whole = tensor_of_arrays(tensor, [&](const VMoEArray& array) {
       const auto move = plan.moves.find(array.name);
       if (move != plan.moves.end()) {
         return moved(move->second, arrays_.read(move->second.source), array);
@@ -64,10 +79,22 @@ class Initialiser {
       return array_of_tensor(tensor, static_cast<size_t>(&array - tensor.arrays.data()),
                              fresh_.at(tensor.name));
     });
+    const auto* kept = kept_of(tensor);
+    return kept == nullptr ? whole : whole.index_select(0, at::tensor(*kept, at::kLong));
   }
 
  private:
+  /// Returns the experts that the target keeps of a tensor of experts, or nullptr for other tensors
+  /// and unpruned blocks.
+  const std::vector<int64_t>* kept_of(const VMoETensor& tensor) const {
+    for (const auto& [block, kept] : kept_experts_) {
+      if (tensor.name.starts_with("blocks." + block + ".moe.experts.")) return &kept;
+    }
+    return nullptr;
+  }
+
   const VMoEArrays& arrays_;
+  const std::map<std::string, std::vector<int64_t>> kept_experts_;
   TensorMap fresh_;  ///< Tensors with an array that is drawn.
 };
 
@@ -165,10 +192,26 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
                             image, notes);
 }
 
-int64_t num_elements_of(const std::vector<VMoETensor>& tensors) {
-  int64_t num_elements = 0;
-  for (const VMoETensor& tensor : tensors) num_elements += c10::multiply_integers(tensor.shape);
-  return num_elements;
+/// Throws Error (usage) for a pruned network that cannot come from arrays of the reference.
+void check_pruning(const Value& model, const VMoEMoeConfig& moe) {
+  const bool removes = std::ranges::any_of(moe.kept_experts, [&](const auto& block) {
+    return std::ssize(block.second) < moe.num_experts;
+  });
+  if (!removes || (!moe.mean_replacement && moe.merged_into.empty())) return;
+  const std::string key =
+      moe.mean_replacement ? "encoder.moe.mean_replacement" : "encoder.moe.merged_into";
+  const Value* given = find_setting(model, key);
+  fail_usage("{}: a V-MoE of the reference has no '{}'; leave it out",
+             (given == nullptr ? model : *given).where(), key);
+}
+
+/// Adds a note on the experts that the target does not keep.
+void note_pruned(const VMoEMoeConfig& moe, std::vector<std::string>& notes) {
+  for (const auto& [block, kept] : moe.kept_experts) {
+    if (std::ssize(kept) == moe.num_experts) continue;
+    notes.push_back(fmt::format("block {} has {} of {} experts, as encoder.moe.kept_experts says",
+                                block, kept.size(), moe.num_experts));
+  }
 }
 
 FileContent write_model(const fs::path& path, const Initialiser& initialiser,
@@ -177,11 +220,10 @@ FileContent write_model(const fs::path& path, const Initialiser& initialiser,
   std::vector<safetensors::Item> items;
   for (const VMoETensor& tensor : initialiser.tensors) {
     by_name[tensor.name] = &tensor;
-    items.push_back({tensor.name, "F32", tensor.shape});
+    items.push_back({tensor.name, "F32", initialiser.shape_of(tensor)});
   }
   uint64_t done = 0;
-  const uint64_t total =
-      sizeof(float) * static_cast<uint64_t>(num_elements_of(initialiser.tensors));
+  const uint64_t total = sizeof(float) * static_cast<uint64_t>(initialiser.num_parameters());
   at::Tensor current;
   const auto next = [&](const safetensors::Item& item) {
     if (options.progress) options.progress(done, total);
@@ -252,8 +294,9 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   // Rules may rename the arrays, which then tell nothing.
   const bool renamed = !options.rules.empty() && arrays.find("embedding/kernel") == nullptr;
   const Facts facts = renamed ? Facts{} : vmoe_facts(arrays);
-  const auto config =
-      parse<VMoEConfig>(target_model(options, given, facts, arrays.from, result.notes), "model");
+  const Value model = target_model(options, given, facts, arrays.from, result.notes);
+  const auto config = parse<VMoEConfig>(model, "model");
+  check_pruning(model, config.encoder.moe);
   Initialiser initialiser(arrays, config, rules, options.rules.string());
   const VMoEPlan& plan = initialiser.plan;
   if (!fine_tunes(options) && !plan.fresh.empty()) {  // The checkpoint is the whole network.
@@ -262,12 +305,13 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   }
   initialiser.draw_fresh(config, options.seed);
   note_rounded(plan, result.notes);
+  note_pruned(config.encoder.moe, result.notes);
 
   const InputSpec input = input_of_import(config);
   result.from = arrays.from;
   result.out = options.out.string();
   result.model = to_json(config);
-  result.num_parameters = num_elements_of(initialiser.tensors);
+  result.num_parameters = initialiser.num_parameters();
   result.num_arrays = static_cast<int64_t>(arrays.entries.size());
   result.num_shards = arrays.shards;
   result.branch = arrays.branch;

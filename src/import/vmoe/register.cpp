@@ -2,7 +2,10 @@
 // Exports to checkpoints of google-research/vmoe, and tells the rest of the library of them.
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "moesaic/base/error.h"
@@ -91,6 +94,20 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
   return as_float(arrays_of_network(config, std::move(tensors), from));
 }
 
+/// Warns of a normalisation other than the reference's, to [-1, 1], since the arrays do not store
+/// it.
+void warn_of_normalisation(const InputSpec& input) {
+  const auto halves = [](const std::vector<double>& values) {
+    return std::ranges::all_of(values, [](double x) { return std::abs(x - 0.5) < 1e-6; });
+  };
+  if (!input.has_images || (halves(input.mean) && halves(input.std))) return;
+  log_warning(
+      "export: a V-MoE checkpoint stores no normalisation, and imported it means values from -1 to "
+      "1; this network's images have mean [{:.4g}] and std [{:.4g}] (a recipe's preprocess.mean "
+      "and preprocess.std)",
+      fmt::join(input.mean, ", "), fmt::join(input.std, ", "));
+}
+
 /// Throws Error (usage) if `prefix`.index or a `prefix`.data-... exists already.
 void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
   check_new_file(prefix.string() + ".index", what);
@@ -122,6 +139,7 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
                vmoe_checkpoint::WriteOptions files{.shards = options.num_shards.value_or(1)};
                files.poll = options.poll;
                export_vmoe(model, options.out, files, info.array_dtypes);
+               warn_of_normalisation(info.input);
              }});
 
 }  // namespace

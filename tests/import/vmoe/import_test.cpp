@@ -339,6 +339,42 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
               HasSubstr("already exists"));
 }
 
+TEST_F(ImportVMoE, APrunedNetworkComesBackByItsOwnConfiguration) {
+  VMoEConfig config = import_config();
+  config.encoder.moe.kept_experts = {{"1", {0, 3}}, {"3", {1, 2, 7}}};
+  VMoE pruned(config, 1);
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : pruned.parameters())
+    parameter.add_(randn(parameter.sizes().vec(), 5, at::kFloat));
+  export_vmoe(pruned, folder_ / "ckpt", {});
+  put_config(config);
+  const ImportVMoEResult result = import_vmoe(options());
+  EXPECT_EQ(result.num_parameters, pruned.num_parameters());
+  EXPECT_THAT(result.notes,
+              ElementsAre("block 1 has 2 of 8 experts, as encoder.moe.kept_experts says",
+                          "block 3 has 3 of 8 experts, as encoder.moe.kept_experts says"));
+  const auto imported = load_model(folder_ / "out");
+  expect_equal(state_of(*imported), state_of(pruned));
+  const at::Tensor images = randn({4, 3, 32, 32}, 7, at::kFloat);
+  expect_close(imported->forward(images).logits, pruned.forward(images).logits, 1e-5);
+  ImportVMoEOptions fine_tuned = options();
+  fine_tuned.num_classes = 5;
+  fine_tuned.out = folder_ / "fine-tuned";
+  import_vmoe(fine_tuned);
+  EXPECT_EQ(load_model(fine_tuned.out)->moe_blocks()[0].layer->kept(),
+            (std::vector<int64_t>{0, 3}));
+  fs::remove_all(folder_ / "out");
+  config.encoder.moe.mean_replacement = true;
+  put_config(config);
+  EXPECT_THAT(refused(options(), ErrorKind::usage),
+              AllOf(HasSubstr("config.json:"), HasSubstr("has no 'encoder.moe.mean_replacement'")));
+  config.encoder.moe.mean_replacement = false;
+  config.encoder.moe.kept_experts = {{"1", {0, 1}}};
+  config.encoder.moe.merged_into = {{"1", {0, 1, 0, 1, 0, 1, 0, 1}}};
+  put_config(config);
+  EXPECT_THAT(refused(options(), ErrorKind::usage), HasSubstr("has no 'encoder.moe.merged_into'"));
+}
+
 TEST_F(ImportVMoE, NumberFormatsComeBack) {
   const VMoEConfig config = import_config();
   TensorMap arrays = random_arrays(config);

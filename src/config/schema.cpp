@@ -287,6 +287,10 @@ void check_object(const Value& value, const std::string& path,
                value.where(), path, value.described(), value.to_json().dump(), path,
                value.as_string());
   }
+  if (value.kind() == Value::Kind::boolean && !path.empty()) {
+    fail_usage("{}: '{}' must be an object, found {}{}", value.where(), path, value.described(),
+               value.as_bool() ? "; write {} for its defaults" : "");
+  }
   value.members(path);
 }
 

@@ -304,8 +304,9 @@ const std::vector<Criterion>& criteria() {
       {"output-variance", false, kImages, output_variance,
        "variance over tokens of gate times output"},
       {"output-error", false, kImages, output_error,
-       "squared error of the layer's output without the expert; the set with the smallest joint "
-       "error is removed, with over a million sets one expert at a time",
+       "squared error of the layer's output without the expert; the set of experts with the "
+       "smallest joint error is removed; if there are over a million sets, experts are removed one "
+       "by one",
        true},
       {"aimer", false, false, aimer,
        "ratio of mean absolute to root mean square weight, negated, as in arXiv:2603.18492"},

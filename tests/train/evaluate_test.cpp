@@ -418,7 +418,9 @@ TEST_F(EvaluateTrained, TakesMeanAndStdOfTheCheckpoint) {
   const CheckpointEvaluation after = evaluate_checkpoint(options);
   const std::string warning = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(after.evaluation.metric("loss"), before.evaluation.metric("loss"));
-  EXPECT_NE(warning.find("dataset 'two' has another mean than"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("images of 'two' get the checkpoint's mean, which differs"),
+            std::string::npos)
+      << warning;
 }
 
 TEST(EvaluateCheckpoint, GoesOnWithWhatWasResolvedWhenThePhaseBegan) {

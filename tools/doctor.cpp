@@ -142,8 +142,8 @@ void add_doctor(CLI::App& app, int& exit_code) {
   const auto all = std::make_shared<bool>(false);
   verb->add_flag(
       "--all", *all,
-      "compare every GPU operator with the CPU's, also after one differs; by default an operator "
-      "that differs is turned off and not used by later comparisons");
+      "compare all GPU operators with the CPU's, with none turned off (one that differs is turned "
+      "off for later comparisons)");
   verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 

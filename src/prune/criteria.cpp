@@ -281,8 +281,8 @@ const std::vector<Criterion>& criteria() {
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerStatistics::first_gates>,
-       "fraction of tokens whose largest gate is the expert's, times the mean of the expert's gate "
-       "over these tokens"},
+       "fraction of tokens whose largest gate is the expert's, times the mean gate of these "
+       "tokens"},
       {"load", false, kImages, sum_over_tokens<&LayerStatistics::selections>,
        "fraction of tokens that select the expert, within its capacity or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>,
@@ -309,7 +309,7 @@ const std::vector<Criterion>& criteria() {
        "by one",
        true},
       {"aimer", false, false, aimer,
-       "ratio of mean absolute to root mean square weight, negated, as in arXiv:2603.18492"},
+       "mean absolute weight divided by root mean square weight, negated, as in arXiv:2603.18492"},
       {"random", false, false, random_scores, "random score, as a baseline"},
   };
   return list;

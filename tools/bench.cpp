@@ -305,7 +305,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       add_precision(*verb, options->precision, {"float32", "bfloat16", "int8"}),
       add_trust(*verb, options->trust),
       verb->add_option("--seconds", options->seconds,
-                       "measured time in seconds for each batch size")
+                       "measured time in seconds for each batch size; 0: the fewest passes")
           ->check(number(0.0, 3600.0))
           ->capture_default_str()};
   for (CLI::Option* option : of_checkpoints) option->group("Options of a checkpoint");

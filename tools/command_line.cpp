@@ -115,7 +115,8 @@ CLI::Option* add_device(CLI::App& verb, std::string& device) {
 CLI::Option* add_precision(CLI::App& verb, std::string& precision, std::vector<std::string> names) {
   return verb
       .add_option("--precision", precision,
-                  fmt::format("dtype of matmuls; int8: only of MLP experts, on the CPU: {}",
+                  fmt::format("dtype of matmuls; int8: in the experts' MLPs alone, float32 "
+                              "elsewhere, on the CPU: {}",
                               fmt::join(names, " | ")))
       ->type_name("DTYPE")
       ->check(one_of_words(std::move(names)))

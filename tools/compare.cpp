@@ -39,8 +39,8 @@ void add_compare(CLI::App& app, int& /*exit_code*/) {
   add_text(*verb, "file2", arguments->second, "FILE",
            "results.json whose rows are compared with the first's");
   add_text(*verb, "--rows", arguments->options.rows, "ROW[,ROW...]",
-           "names of the rows to compare, separated by commas; names that contain commas: a --rows "
-           "for each")
+           "names of the rows to compare, separated by commas; a name that contains a comma "
+           "needs a --rows of its own")
       ->required()
       ->allow_extra_args(false);
   add_text(*verb, "--metric", arguments->options.metric, "NAME",

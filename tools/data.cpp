@@ -154,7 +154,9 @@ void add_data(CLI::App& app, int& exit_code) {
   add_pack(*verb, exit_code);
   // Not before the commands, which take the flag over.
   add_topic_help(
-      *verb, "print this help, or that of descriptions: --help describe [KEY], --help format NAME",
+      *verb,
+      "print this help, or the settings of a dataset's JSON description: --help describe [KEY], "
+      "--help format NAME",
       [](const auto& words) { return words.empty() ? "" : description_help(words); });
 }
 

@@ -14,10 +14,12 @@
 
 #include "bench/bench.h"
 #include "command_line.h"
+#include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/data/source.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/report/device_agreement.h"
@@ -96,6 +98,15 @@ void check_data(Report& report) {
   }
 }
 
+/// Only exports to some formats need it.
+void note_python(Report& report) {
+  try {
+    report.note("Python", export_python().string());
+  } catch (const Error&) {
+    report.note("Python", "not found; exports to pt2 and onnx need that of tools/setup.sh");
+  }
+}
+
 void doctor(bool all, int& exit_code) {
   disabled_cuda_features();  // Refuses a misspelt part where there is no GPU, too.
   Report report;
@@ -110,6 +121,7 @@ void doctor(bool all, int& exit_code) {
   const fs::path gnuplot = find_program("gnuplot");  // Only some commands need it.
   report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"
                                          : gnuplot.string());
+  note_python(report);
   const auto space = fs::space(fs::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",
                                   static_cast<double>(space.available) / (1 << 30)));
@@ -130,8 +142,8 @@ void add_doctor(CLI::App& app, int& exit_code) {
   const auto all = std::make_shared<bool>(false);
   verb->add_flag(
       "--all", *all,
-      "compare every GPU operator with the CPU's, also after one differs; by default an operator "
-      "that differs is turned off and not used by later comparisons");
+      "compare all GPU operators with the CPU's, with none turned off (one that differs is turned "
+      "off for later comparisons)");
   verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 

@@ -303,7 +303,8 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--classes-of", arguments->class_name_source,
           "source of the class names; checkpoint: the network, whose names or output indices (from "
-          "0) the data's classes must have; data: the data's classes in order")
+          "0) the data's classes must have; data: the data's classes in order, "
+          "except classes named by numbers from 0, which are the outputs of these numbers")
       ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();

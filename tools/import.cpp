@@ -28,6 +28,7 @@ struct ImportArguments {
 };
 
 constexpr const char *kVmoeFormat = "vmoe", *kVitFormat = "vit";
+constexpr const char* kVmoeGroup = "Options of vmoe";
 
 /// Refuses options of the other format.
 void check_format(const CLI::App& verb, const std::string& format) {
@@ -114,23 +115,23 @@ void import_checkpoint(ImportArguments arguments) {
 
 void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
   Upcycling& upcycling = options.upcycling;
+  verb.option_defaults()->group("Options of vit");
   constexpr auto kMost = static_cast<int64_t>(kMaxWidth);
-  verb.add_option(
-          "--num-heads", options.num_heads,
-          "number of attention heads of a vit (that of its config.json, else heads of width 64)")
+  verb.add_option("--num-heads", options.num_heads,
+                  "number of attention heads (that of its config.json, else heads of width 64)")
       ->check(whole_number(1, kMost))
       ->type_name("N");
   verb.add_option("--experts", upcycling.num_experts,
-                  "number of experts, copies of the MLP, in each of --layers of a vit")
+                  "number of experts, copies of the MLP, in each of --layers")
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N");
   verb.add_option("--layers", upcycling.layers,
-                  "indices of the blocks of a vit (from 0) that get experts, separated by commas")
+                  "indices of the blocks (from 0) that get experts, separated by commas")
       ->delimiter(',')
       ->check(whole_number(0, static_cast<int64_t>(kMaxLayers) - 1))
       ->type_name("N,...");
   verb.add_option("--k", upcycling.num_selected_experts,
-                  "number of experts for each token of a vit with --experts")
+                  "number of experts for each token, with --experts")
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N")
       ->capture_default_str();
@@ -176,7 +177,8 @@ void add_import(CLI::App& app, int& exit_code) {
       ->required();
   add_text(*verb, "--model-config", options.model_config, "FILE",
            "configuration of the model as JSON, with google-research/vmoe's names or moesaic's; "
-           "optional where no block has experts, and for released checkpoints");
+           "optional where no block has experts, and for released checkpoints")
+      ->group(kVmoeGroup);
   verb->add_option("--classes", options.num_classes,
                    "number of classes of a new head of zeros, for fine-tuning (no new head)")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
@@ -187,12 +189,13 @@ void add_import(CLI::App& app, int& exit_code) {
       ->check(check_sides);
   add_text(*verb, "--rules", options.rules, "FILE",
            "mapping of parameters, as JSON: [[pattern, replacement, transformation...], ...]; "
-           "--model-config then describes the new network");
-  add_vit_options(*verb, arguments->vit);
+           "--model-config then describes the new network")
+      ->group(kVmoeGroup);
   verb->add_option("--seed", options.seed, "seed of parameters with random initial values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print one JSON document: the result");
+  add_vit_options(*verb, arguments->vit);
   verb->callback([arguments, verb, &exit_code] {
     require_single_process("import");
     check_format(*verb, arguments->format);

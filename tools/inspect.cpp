@@ -141,8 +141,8 @@ void add_inspect(CLI::App& app, int&) {
                         "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
   add_text(*verb, "path", options->first, "PATH",
-           "run, checkpoint, .safetensors file or index of such files, or the prefix of a vmoe "
-           "checkpoint")
+           "run, checkpoint, export (folder, .safetensors or TorchScript file), index of "
+           ".safetensors files, or prefix of a vmoe checkpoint")
       ->required();
   add_text(*verb, "path2", options->second, "PATH",
            "second path of any of these kinds, to compare with the first");

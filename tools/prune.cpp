@@ -354,7 +354,8 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_checkpoint(*verb, "--finetuned,checkpoint", options.finetuned);
   add_text(*verb, "--pretrained", options.pretrained, "CHECKPOINT",
            "network before fine-tuning, for router-norm-change and neuron-magnitude-change; other "
-           "criteria only check that its shapes match (the run's earlier phase, or its init)");
+           "criteria only compare the shapes of both networks (the run's earlier phase, or the "
+           "run's init)");
   add_text(*verb, "--out", options.out, "DIR", "folder of the new checkpoint, missing or empty");
   add_sizes(*verb, arguments);
   verb->option_defaults()->group("Further options");

@@ -43,7 +43,10 @@ std::optional<Checkpoint> exported_at(const fs::path& file, const LoadOptions& o
 /// Throws Error (usage) where there is nothing.
 std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions& options) {
   if (!path_exists(path)) fail_no_network(path, nearest_sibling(path));
-  if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
+  // That of ONNX is refused with what to give instead.
+  if (fs::is_directory(path) || path.extension() == ".onnx") {
+    return load_newest_checkpoint(path, options);
+  }
   if (is_torchscript(path)) return load_export(path, options);
   check_input_file(path);
   if (path.extension() == ".safetensors") return exported_at(path, options);

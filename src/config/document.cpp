@@ -279,6 +279,11 @@ std::vector<std::string> checked_path(std::string_view text, const std::string& 
 Value read_argument(std::string_view text, const std::string& where) {
   const ReadOptions options{.lines = false, .comments = false};
   const bool is_json = !text.empty() && std::string_view("{[\"").find(text.front()) != text.npos;
+  const bool is_of_words = text.find_first_of("\"{") == text.npos && text.ends_with(']') &&
+                           text.find_first_of("abcdfghijklmnopqrstuvwxyz") != text.npos;
+  if (is_json && is_of_words && !nlohmann::json::accept(text)) {
+    fail_usage("{}: no JSON; texts in a list need quotes, as in '[\"a\", \"b\"]'", where);
+  }
   if (is_json) return read_json(text, where, options);
   if (find_invalid_utf8(text)) fail_usage("{}: invalid UTF-8", where);
   if (!nlohmann::json::accept(text)) {

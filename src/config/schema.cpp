@@ -239,6 +239,35 @@ std::string remedy(const Value& object, const std::string& path, const ConfigPro
   return fmt::format("; give {} too", fmt::join(others, " "));
 }
 
+/// Returns whether a setting is one of the object's, whose keys are `known`, or of a group in it,
+/// under the names that the object chooses.
+bool is_setting_of(const Value& object, const std::string& path,
+                   const std::vector<std::string>& known, const HelpRow& row) {
+  if (std::ranges::count(known, row.key.substr(0, row.key.find('.'))) == 0) return false;
+  const Value::Object& members = object.members(path);
+  const auto chosen =
+      std::ranges::find(members, row.choice.substr(0, row.choice.find(' ')), &Value::Member::key);
+  if (chosen == members.end() || chosen->value.kind() != Value::Kind::string) return true;
+  return row.choice.ends_with(fmt::format(" '{}'", chosen->value.as_string()));
+}
+
+bool ends_with_key(const HelpRow& row, const std::string& name) {
+  return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
+    return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
+  });
+}
+
+/// Returns the first key with the fewest items of lists, whose numbers a user would have to choose,
+/// and of keys without items the first with the fewest parts.
+std::string shortest_key(const HelpRows& rows) {
+  const auto length = [](const HelpRow& row) {
+    const std::vector<std::string> parts = split(row.key, '.');
+    const auto items = std::ranges::count_if(parts, stands_for_any);
+    return std::pair(static_cast<size_t>(items), items == 0 ? parts.size() : 0);
+  };
+  return std::ranges::min_element(rows, {}, length)->key;
+}
+
 std::string source_name(const Origin& origin) {
   return origin.source == nullptr ? "" : origin.source->name;
 }
@@ -258,6 +287,10 @@ void check_object(const Value& value, const std::string& path,
                value.where(), path, value.described(), value.to_json().dump(), path,
                value.as_string());
   }
+  if (value.kind() == Value::Kind::boolean && !path.empty()) {
+    fail_usage("{}: '{}' must be an object, found {}{}", value.where(), path, value.described(),
+               value.as_bool() ? "; write {} for its defaults" : "");
+  }
   value.members(path);
 }
 
@@ -268,13 +301,22 @@ void check_known(const Value& object, const std::string& path,
     return std::ranges::count(known, member.key) == 0;
   });
   if (unknown == members.end()) return;
-  const HelpRows all = rows(), inner = help_rows_matching(all, unknown->key);
+  const HelpRows all = rows();
+  const HelpRows own =
+      rows_where(all, [&](const HelpRow& row) { return is_setting_of(object, path, known, row); });
+  const HelpRows meant = help_rows_matching(own, unknown->key);
   const auto other = std::ranges::find(all, unknown->key, &HelpRow::key);
+  const bool is_exact = !meant.empty() && ends_with_key(meant.front(), unknown->key);
+  std::string hint;
+  if (other != all.end() && !is_exact) {
+    hint = fmt::format("it is a setting of {}", other->choice);
+  } else {
+    const HelpRows inner = meant.empty() ? help_rows_matching(all, unknown->key) : meant;
+    hint = inner.empty() ? did_you_mean(unknown->key, known)
+                         : fmt::format("did you mean '{}'?", join_path(path, shortest_key(inner)));
+  }
   fail_usage("{}: unknown key {}{}; {}", unknown->origin.text(), printable(unknown->key),
-             in_path(path),
-             other != all.end() ? fmt::format("it is a setting of {}", other->choice)
-             : inner.empty()    ? did_you_mean(unknown->key, known)
-                                : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
+             in_path(path), hint);
 }
 
 Value with_current_keys(const Value& object, const std::string& path,

@@ -334,10 +334,8 @@ void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::
     names.emplace_back("orientation");
   }
   if (names.empty()) return;
-  log_warning(
-      "{}: dataset '{}' has another {} than the network was trained with: those of the "
-      "checkpoint are used",
-      from, data.name, fmt::join(names, ", "));
+  log_warning("{}: images of '{}' get the checkpoint's {}, which differ{} from the dataset's", from,
+              data.name, fmt::join(names, " and "), names.size() == 1 ? "s" : "");
 }
 
 }  // namespace moesaic

@@ -57,6 +57,11 @@ const Family& named_family(const Value& config) {
 }
 
 Value filled_in(const Value& config) {
+  if (config.kind() == Value::Kind::string) {
+    fail_usage("{}: 'model' must be an object, found {}; write {{\"{}\": {}}} or model.{}={}",
+               config.where(), config.described(), kKey, config.to_json().dump(), kKey,
+               config.as_string());
+  }
   config.members("model");
   return with_preset(config);
 }

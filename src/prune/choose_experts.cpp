@@ -223,9 +223,9 @@ class NetworkChoice {
       smallest -= (group.size() - group.least()) * parameters_of_expert(*group.block);
     }
     fail_usage(
-        "{}: {} of the parameters must be kept, since a token selects the experts; choose at "
-        "least {:.4f}",
-        bound.where, smallest,
+        "{}: at least {} of {} parameters remain, since a token needs as many experts as it "
+        "selects; choose at least {:.4f}",
+        bound.where, smallest, parameters_,
         static_cast<double>(smallest) / static_cast<double>(parameters_) + 5e-5);
   }
 

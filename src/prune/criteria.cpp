@@ -281,8 +281,8 @@ const std::vector<Criterion>& criteria() {
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerStatistics::first_gates>,
-       "fraction of tokens whose largest gate is the expert's, times the mean of the expert's gate "
-       "over these tokens"},
+       "fraction of tokens whose largest gate is the expert's, times the mean gate of these "
+       "tokens"},
       {"load", false, kImages, sum_over_tokens<&LayerStatistics::selections>,
        "fraction of tokens that select the expert, within its capacity or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>,
@@ -304,11 +304,12 @@ const std::vector<Criterion>& criteria() {
       {"output-variance", false, kImages, output_variance,
        "variance over tokens of gate times output"},
       {"output-error", false, kImages, output_error,
-       "squared error of the layer's output without the expert; the set with the smallest joint "
-       "error is removed, with over a million sets one expert at a time",
+       "squared error of the layer's output without the expert; the set of experts with the "
+       "smallest joint error is removed; if there are over a million sets, experts are removed one "
+       "by one",
        true},
       {"aimer", false, false, aimer,
-       "ratio of mean absolute to root mean square weight, negated, as in arXiv:2603.18492"},
+       "mean absolute weight divided by root mean square weight, negated, as in arXiv:2603.18492"},
       {"random", false, false, random_scores, "random score, as a baseline"},
   };
   return list;

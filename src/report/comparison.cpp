@@ -56,6 +56,10 @@ ResultsFile read_results(const fs::path& given) {
                path.string());
   }
   check_input_file(path);
+  if (path.extension() == ".jsonl") {
+    fail_usage("compare: {}: the log of a run, not results.json, which moesaic reproduce writes",
+               path.string());
+  }
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
   check_is_of_results(root, file.path);

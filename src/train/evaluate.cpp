@@ -202,11 +202,26 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
   return loader.is_done();
 }
 
+namespace {
+
+void check_outputs(const Model& model, const DatasetInfo& info) {
+  const Task& task = task_of(info);
+  try {
+    task.check_outputs(model, info);
+  } catch (const Error& error) {
+    fail_usage("{}; choose data with {}, or a network with {}", error.what(),
+               count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
+               count_text(task.outputs(info), "output"));
+  }
+}
+
+}  // namespace
+
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options) {
   const DatasetInfo& info = dataset->info();
   check_takes(model, info);
-  task_of(info).check_outputs(model, info);
+  check_outputs(model, info);
   Evaluation result;
   RoutingCounts counts;
   const std::unique_ptr<Meter> meter = task_of(info).meter(model, options.loss);

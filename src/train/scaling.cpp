@@ -226,6 +226,11 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Gpu&
 constexpr const char* kPlanRow =
     "{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10} {:>7}\n";
 
+constexpr const char* kPlanLegend =
+    "\nimages, memory (!: more than the GPU has) and sent (bytes): of each process, in a step;\n"
+    "step, routing, waiting: expected time of a step, of its routing and of communication that it\n"
+    "waits for; efficiency: time without communication / time with it; peak: of the GPU's FLOP/s\n";
+
 std::string table_row(const ScalingPlan& plan, int64_t processes, const Gpu& gpu) {
   return fmt::format(kPlanRow, processes, plan.num_images,
                      bytes_text(plan.memory.sum()) + (plan.memory.sum() > gpu.memory ? "!" : ""),
@@ -310,8 +315,10 @@ std::string describe_scaling(Model& model, const RunConfig& config,
       text += one ? one_plan(plan, phase, cluster.gpu) : table_row(plan, processes, cluster.gpu);
     }
   }
+  if (process_counts.size() > 1) text += kPlanLegend;
   return text +
-         "\nprocesses     a model on paper (docs/scaling.md); left out: data loading, checkpoints, "
+         "\nprocesses     an estimate, not a measurement (docs/scaling.md); left out: data "
+         "loading, checkpoints, "
          "evaluation, memory of LibTorch and the communication library\n";
 }
 

@@ -339,6 +339,8 @@ TEST(Override, ErrorsNameTheArgument) {
   EXPECT_THAT(set_error("{}", "a.=1"), HasSubstr("empty name"));
   EXPECT_THAT(set_error("{}", "a={\"b\": }"), StartsWith("argument 'a={\"b\": }': syntax error"));
   EXPECT_THAT(set_error("{}", "a=[1"), StartsWith("argument 'a=[1': syntax error"));
+  EXPECT_EQ(set_error("{}", "a=[one,2]"),
+            "argument 'a=[one,2]': no JSON; texts in a list need quotes, as in '[\"a\", \"b\"]'");
   EXPECT_THAT(set_error("{}", "a=\xFF"), HasSubstr("invalid UTF-8"));
   EXPECT_THAT(set_error("{}", "a\nb"), StartsWith("argument 'a\\nb': "));
   EXPECT_THAT(set_error("[]", "a=1"), HasSubstr("must be an object"));

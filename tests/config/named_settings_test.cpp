@@ -77,5 +77,60 @@ TEST(NamedSettings, RefusesWhatTheAlternativeDoesNotKnow) {
               HasSubstr("'rank' is above 'max_rank'"));
 }
 
+struct Warmup {
+  int64_t warmup = 0;
+};
+template <class Fields>
+void describe(Fields& f, Warmup& c) {
+  f("warmup", c.warmup, "number of steps");
+}
+
+struct Group {
+  Warmup schedule;
+};
+template <class Fields>
+void describe(Fields& f, Group& c) {
+  f("schedule", c.schedule, "of a group");
+}
+
+struct Nested {
+  std::vector<Group> groups;
+  Warmup schedule;
+};
+template <class Fields>
+void describe(Fields& f, Nested& c) {
+  f("groups", c.groups, "further ones");
+  f("schedule", c.schedule, "of the rate");
+}
+
+struct Flat {
+  int64_t warmup = 0, tilt = 0;
+};
+template <class Fields>
+void describe(Fields& f, Flat& c) {
+  f("warmup", c.warmup, "number of steps");
+  f("tilt", c.tilt, "of the line");
+}
+
+struct NestedOrFlat {
+  NamedSettings kind;
+};
+template <class Fields>
+void describe(Fields& f, NestedOrFlat& c) {
+  f.choice("kind", c.kind, {NamedSettings("nested", Nested{}), NamedSettings("flat", Flat{})},
+           "what it does");
+}
+
+TEST(NamedSettings, OffersTheShortestKeyOfItsOwnBeforeThatOfAnotherAlternative) {
+  const auto error = [](const std::string& json) {
+    return usage_of([&] { parse<NestedOrFlat>(Document::from_text(json, "a.json").root()); });
+  };
+  const std::string meant = "unknown key 'warmup'; did you mean 'schedule.warmup'?";
+  EXPECT_THAT(error(R"({"warmup": 3})"), HasSubstr(meant));
+  EXPECT_THAT(error(R"({"kind": "nested", "warmup": 3})"), HasSubstr(meant));
+  EXPECT_THAT(error(R"({"warm": 3})"), HasSubstr("did you mean 'schedule.warmup'?"));
+  EXPECT_THAT(error(R"({"tilt": 3})"), HasSubstr("it is a setting of kind 'flat'"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -181,6 +181,8 @@ TEST(Schema, WrongTypes) {
               HasSubstr("'aux_losses' must be an object, found a list"));
   EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "optimizer": 1})"),
               HasSubstr("'optimizer' must be an object, found the integer 1"));
+  EXPECT_THAT(parse_error<PhaseConfig>(R"({"data": "d", "optimizer": true})"),
+              EndsWith("'optimizer' must be an object, found true; write {} for its defaults"));
   EXPECT_THAT(parse_error<RunConfig>(R"({"verbose": "yes"})"), HasSubstr("true or false"));
   EXPECT_EQ(parse_error<RunConfig>("[]"), "recipe.json:1:1: must be an object, found a list");
 }

@@ -166,8 +166,10 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   spec.mean = {0.5, 0.5, 0.5};
   ::testing::internal::CaptureStderr();
   warn_overridden(spec, base->info(), "run");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("run: dataset 'folder/of/pairs/' has another mean than"));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("run: images of 'folder/of/pairs/' get the checkpoint's mean, which differs "
+                "from the dataset's"));
   spec.dataset = "others";
   ::testing::internal::CaptureStderr();
   warn_overridden(spec, base->info(), "run");

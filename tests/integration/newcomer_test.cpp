@@ -309,7 +309,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
         {"experiments", "Dispatch entropy over training"},
         {"phases", "steps of an optimizer on batches, by the gradients of a loss, for any network"},
         {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},
-        {"recipes", "Every kind of phase in a few seconds"}}) {
+        {"recipes", "Pretraining, fine-tuning, pruning and recovery in seconds"}}) {
     const auto listed = run_program({"list", kind});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;
     EXPECT_NE(listed.out.find(line), std::string::npos) << listed.out;

@@ -116,6 +116,9 @@ TEST_F(CompareResults, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({"recipe.json"}, {"z", "late"}),
               HasSubstr("recipe.json: a recipe, not results; compare reads results.json of "));
   test::put(folder_ / "table.json", R"({"name": "a", "kind": "runs", "rows": []})");
+  test::put(folder_ / "metrics.jsonl", "{}\n{}\n");
+  EXPECT_THAT(refusal({"metrics.jsonl"}, {"z", "late"}),
+              HasSubstr("the log of a run, not results"));
   const std::string table = (folder_ / "table.json").string();
   EXPECT_THAT(
       refusal({"table.json"}, {"z", "late"}),

@@ -205,7 +205,8 @@ TEST(Evaluate, CallsOnBatchWithEachBatch) {
 TEST(Evaluate, RefusesDataThatDoesNotFit) {
   const auto model = tiny_model();
   EXPECT_EQ(error_of([&] { evaluate(*model, quarters("two", "test", 2, 4)); }),
-            "usage: 'two' has 2 classes, the model has 3");
+            "usage: 'two' has 2 classes, the model has 3; choose data with 3 classes, or a network "
+            "with 2 outputs");
   DatasetInfo wide{"wide", "test", "", {"a", "b", "c"}, 1, 4, 8, {0.0}, {1.0}};
   const auto data = make_memory_dataset(wide, std::vector<uint8_t>(32), {0});
   EXPECT_EQ(error_of([&] { evaluate(*model, data); }),
@@ -264,7 +265,8 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
   options.data = "two";
   options.class_name_source = ClassNameSource::data;
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
-            "usage: 'two' has 2 classes, the model has 3");
+            "usage: 'two' has 2 classes, the model has 3; choose data with 3 classes, or a network "
+            "with 2 outputs");
 }
 
 /// The images of "three" with their classes in another order, or under other names, or only those
@@ -418,7 +420,9 @@ TEST_F(EvaluateTrained, TakesMeanAndStdOfTheCheckpoint) {
   const CheckpointEvaluation after = evaluate_checkpoint(options);
   const std::string warning = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(after.evaluation.metric("loss"), before.evaluation.metric("loss"));
-  EXPECT_NE(warning.find("dataset 'two' has another mean than"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("images of 'two' get the checkpoint's mean, which differs"),
+            std::string::npos)
+      << warning;
 }
 
 TEST(EvaluateCheckpoint, GoesOnWithWhatWasResolvedWhenThePhaseBegan) {

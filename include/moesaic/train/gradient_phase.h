@@ -24,7 +24,7 @@ struct PatternValue {
 void describe(auto& f, PatternValue& c) {
   f("pattern", c.pattern, "regular expression searched in the names of parameters", required,
     not_empty);
-  f("value", c.value, "value for parameters in which this pattern is the first found", required,
+  f("value", c.value, "value for the parameters whose first matching pattern is this one", required,
     at_least(0.0));
 }
 
@@ -145,7 +145,9 @@ struct StopConfig {
   int64_t min_steps = 0;
 };
 void describe(auto& f, StopConfig& c) {
-  f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends; 0: none",
+  f("loss_threshold", c.loss_threshold,
+    "loss at or below which the phase ends, at the first step whose loss is above the "
+    "smallest so far; 0: none",
     at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far that ends the phase; null: none", at_least(0.0));
@@ -178,8 +180,8 @@ void describe(auto& f, GradientConfig& c) {
     at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common);
   f("drop_last", c.drop_last,
-    "omission of an epoch's last batch where it is smaller than batch_size (true), or a step on "
-    "it (false), in one process and without micro-batches");
+    "omission of an epoch's last batch where it is smaller than batch_size; false: a step on it, "
+    "which needs one process and no micro-batches");
   f("gradient_accumulation_steps", c.gradient_accumulation_steps,
     "number of micro-batches of equal size per step, whose gradients are averaged",
     between(1, kMaxBatchSize), renamed_from("accumulate"));
@@ -191,8 +193,8 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss, either of which ends the phase before the step; a step with a "
-    "new smallest loss never ends it; null: none");
+    "conditions on a step's loss, either of which ends the phase before the step, unless the loss "
+    "is the smallest so far; null: none");
   f("gradient_scale", c.gradient_scale,
     "factors on gradients by parameter, before clipping; empty: none");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),

@@ -180,6 +180,9 @@ TEST(VMoEConfig, GroupsMayBeCountedInImages) {
 TEST(BuildModel, NamesWhatIsNoModel) {
   EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("3", "r.json").root(), 0); }),
               HasSubstr("r.json:1:1: 'model' must be an object"));
+  EXPECT_THAT(
+      test::usage_of([] { build_model(Document::from_text("\"vmoe/s\"", "r.json").root(), 0); }),
+      ::testing::EndsWith("; write {\"preset\": \"vmoe/s\"} or model.preset=vmoe/s"));
   EXPECT_THAT(test::usage_of([] { build_model(Document::from_text("{}", "r.json").root(), 0); }),
               AllOf(HasSubstr("missing key 'name' in model"), HasSubstr("vmoe")));
 }

@@ -13,11 +13,69 @@ import sys
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SAFETENSORS = """import pathlib, page_home
+MODULES = {  # packages that scripts import, as small as the scripts need them
+    "safetensors/torch.py": """import pathlib, page_home
 def save_file(tensors, file, metadata=None):
     types = {"torch.float32": "F32", "torch.int64": "I64"}
     named = {name: (types[str(x.dtype)], list(x.shape), x.numpy().tobytes()) for name, x in tensors.items()}
     page_home.write(pathlib.Path(file), page_home.tensors(named, metadata))
+""",
+    "nltk/downloader.py": """import pathlib, sys
+assert sys.argv[1:] == ["wordnet"], f"no corpus {sys.argv[1:]}"
+pathlib.Path("nltk_data").touch()
+""",
+    "nltk/stem.py": """import pathlib
+class WordNetLemmatizer:
+    def lemmatize(self, word):
+        if not pathlib.Path("nltk_data").exists():
+            raise LookupError("wordnet")
+        return word.removesuffix("s")
+""",
+    "transformers/__init__.py": """import torch, types
+def check(name):
+    if name != "bert-base-multilingual-cased":
+        raise OSError(f"no model {name}")
+class Tokens(dict):
+    def to(self, device):
+        return self
+class AutoTokenizer:
+    @classmethod
+    def from_pretrained(cls, name):
+        check(name)
+        return cls()
+    def __call__(self, texts, *, padding, truncation, max_length, return_tensors):
+        assert padding and truncation and return_tensors == "pt"
+        rows = [torch.tensor(list(text.encode()[:max_length])) for text in texts]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return Tokens(input_ids=ids, attention_mask=(ids != 0).long())
+class AutoModel(torch.nn.Module):
+    @classmethod
+    def from_pretrained(cls, name):
+        check(name)
+        return cls()
+    def forward(self, input_ids, attention_mask):
+        states = torch.sin(input_ids[..., None] * torch.arange(1.0, 769.0)) * attention_mask[..., None]
+        return types.SimpleNamespace(last_hidden_state=states, pooler_output=states.mean(1).tanh())
+"""}
+TEXTS = {"en.csv": "label,text\n0,@she :( bad games http://a.b\n4,good games\n",
+         "fr.csv": "text,label\nmauvais,0\nbon,1\n", "ru.tsv": "text\tlabel\nплохо\t0\nхорошо\t1\n"}
+BACKEND = """import pathlib, re, tomllib
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    document = tomllib.loads(pathlib.Path("pyproject.toml").read_text(encoding="utf-8"))
+    project, settings = document["project"], document["tool"]["scikit-build"]
+    version = settings["metadata"]["version"]
+    assert project["dynamic"] == ["version"] and version["provider"] == "scikit_build_core.metadata.regex", version
+    for name in (project["readme"], *project["license-files"], *settings["wheel"]["packages"]):
+        assert pathlib.Path(name).exists(), f"no {name}"
+    number = re.search(version["regex"], pathlib.Path(version["input"]).read_text(encoding="utf-8"), re.M)["value"]
+    lines = [f"Name: {project['name']}", f"Version: {number}", f"Requires-Python: {project['requires-python']}"]
+    lines += [f"Requires-Dist: {name}" for name in project["dependencies"]]
+    for extra, names in project["optional-dependencies"].items():
+        lines += [f"Provides-Extra: {extra}", *(f"Requires-Dist: {name}; extra == '{extra}'" for name in names)]
+    folder = pathlib.Path(metadata_directory, f"{project['name']}-{number}.dist-info")
+    folder.mkdir()
+    (folder / "METADATA").write_text("\\n".join(["Metadata-Version: 2.1", *lines, ""]), encoding="utf-8")
+    return folder.name
 """
 COVERED = ("formats", "config", "checkpoint", "import/vmoe/files")
 
@@ -40,18 +98,22 @@ def make(folder: pathlib.Path, program: str) -> dict[str, str]:
                    "PIP_FIND_LINKS": str(folder / "wheels"),
                    "PYTHONPATH": f"{stubs}:{pathlib.Path(__file__).parent}"}
     make_wheels(folder / "wheels")
-    (stubs / "safetensors").mkdir()
-    (stubs / "safetensors/__init__.py").touch()
-    (stubs / "safetensors/torch.py").write_text(SAFETENSORS, encoding="utf-8")
+    for name, text in MODULES.items():
+        (stubs / name).parent.mkdir(exist_ok=True)
+        (stubs / name).with_name("__init__.py").touch()
+        (stubs / name).write_text(text, encoding="utf-8")
+    for name, text in TEXTS.items():
+        (checkout / name).write_text(text, encoding="utf-8")
     for build in ("release", "fuzz"):
         fill_build(checkout / "build" / build, program)
     (checkout / "build/preset").write_text("release\n", encoding="utf-8")
-    (checkout / "datasets/cache/synthetic-embeddings").mkdir(parents=True)
+    for name in ("sentiment-embeddings", "synthetic-embeddings"):
+        (checkout / "datasets/cache" / name).mkdir(parents=True)
     return environment
 
 
 def make_wheels(folder: pathlib.Path) -> None:
-    """Packages without content, as the index that pip asks."""
+    """Packages without content but for the build backend, as the index that pip asks."""
     folder.mkdir()
     lock = (ROOT / "tools/python/lock.py").read_text(encoding="utf-8")
     pinned = re.findall(r'"([\w-]+)(?:\[[\w,]+])?==([\d.]+)"', lock)
@@ -60,6 +122,8 @@ def make_wheels(folder: pathlib.Path) -> None:
         with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
             wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            if name == "scikit-build-core":
+                wheel.writestr("scikit_build_core/build.py", BACKEND)
             wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 

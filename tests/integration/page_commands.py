@@ -3,10 +3,10 @@
 """Runs the commands of the pages: page_commands.py PROGRAM FOLDER. Each page gets a home of its own in FOLDER, made by
 page_home.py, in which bash runs its commands in the order of the page as they are printed, but for PLACEHOLDERS and
 what SMALLER and COMPLETED change. Scripts run in a copy of the project (page_checkout.py), with stubs of the
-compilers, tests and installers of those that are BUILT. Those PLANNED get --dry-run, benchmarks MEASURE no row; all of
-these count as planned. RUN_BY names the test or the step of continuous integration that runs a command; the check fails
-where there is none of that name. Prints a line for each command that fails and for each pattern that no page needs, and
-how many commands were run in which way."""
+compilers, tests, installers and packages of those that are BUILT. Those PLANNED get --dry-run, benchmarks MEASURE no
+row; all of these count as planned. RUN_BY names the test or the step of continuous integration that runs a command; the
+check fails where there is none of that name. Prints a line for each command that fails and for each pattern that no
+page needs, and how many commands were run in which way."""
 import collections
 import concurrent.futures
 import fnmatch
@@ -39,6 +39,7 @@ COMPLETED = {  # what a page names a part of, and what is added to run it
     "moesaic predict --input": "images.safetensors checkpoints/small --output named.safetensors",
     "moesaic prune --max-drop 0.01": "checkpoints/shoes --out fewer",
     "moesaic train": "models/vmoe/recipes/smoke.json --dry-run",
+    "pip install .": "--dry-run --ignore-installed",
     "python3 tools/python/lock.py": "requirements-site.txt",
     "tools/frozen.py record build/frozen.json": "--only experiments/pmoe/figure3",
     "tools/frozen.py check build/frozen.json": "--only experiments/pmoe/figure3",
@@ -57,7 +58,8 @@ MEASURE = {"minutes on all cores": ("moesaic bench [!c]*",)}
 BUILT = {"builds, tests or installs": (
     "tools/test.sh ?*", "MOESAIC_*=* tools/*.sh*", "tools/sanitize.sh threads", "tools/coverage.sh", "tools/build.sh *",
     "tools/setup.sh", "tools/bundle.sh *", "tests/fuzz/run.sh*", "git ls-files *", "pip install torch *",
-    ". tools/env.sh; * -m pip install *")}
+    "pip install .", ". tools/env.sh; * -m pip install *"),
+         "downloads a corpus or a model": ("python3 -m nltk.downloader *", "tools/python/make_embeddings.py *")}
 RUN_BY = {  # FILE:TEXT or a test
     ".ci/run:tools/test.sh": ("tools/test.sh",),
     ".ci/run:tools/sanitize.sh parsers": ("tools/sanitize.sh parsers",),
@@ -74,19 +76,13 @@ RUN_BY = {  # FILE:TEXT or a test
     "Links.ToOtherServersAreCheckedByTheirAnswers": ("tools/pages.py links",),
     "RunGpu.ReportsEveryStageInOneLineAndNoneStopsTheOthers": ("OUT=results ./run_gpu.sh",),
 }
-NOT_RUN = {
-    "downloads from a host that continuous integration does not reach": ("python3 -m nltk.downloader *",),
-    "packages that tools/setup.sh does not install; with them, PythonEmbeddings.* runs it": (
-        "tools/python/make_embeddings.py *",),
-    "builds the library a second time, 20 minutes on two cores": ("tools/wheel.sh", "pip install ."),
-}
 OF_VENV = {"needs the Python of tools/setup.sh": (
-    "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_synthetic_embeddings.py *",
-    "tools/python/runtimes.py *")}
+    "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_embeddings.py *",
+    "tools/python/make_synthetic_embeddings.py *", "tools/python/runtimes.py *")}
 LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )|"
                       r"^LD_PRELOAD=.*/(?=moesaic )")
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")
-OF_CHECKOUT = re.compile(rf"{SCRIPT.pattern}|\. tools/|git |pip ")
+OF_CHECKOUT = re.compile(rf"{SCRIPT.pattern}|\. tools/|git |pip |python3 -m nltk")
 INLINE = re.compile(r"`((?:moesaic |(?:tools|tests)/)[^`]+)`")
 SHELL = re.compile(r"moesaic [a-z]|(torchrun|mpirun|srun|cmake|pip|python3?|git|mkdir|export|\.) |\"\$|[A-Z_]+=\S+ |"
                    r"\./\w+\.sh")
@@ -125,7 +121,7 @@ def is_there(place: str) -> bool:
 
 def kind_of(command: str, environment: dict[str, str]) -> str:
     """How a command is run."""
-    if listed(NOT_RUN, command) or (listed(OF_VENV, command) and not environment["PAGE_VENV"]):
+    if listed(OF_VENV, command) and not environment["PAGE_VENV"]:
         return "not run"
     if listed(RUN_BY, command):
         return "run by another test"
@@ -146,7 +142,8 @@ def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> st
         command += f" --processes {processes[1]}" if processes and processes[1] else ""
         command += "" if "--dry-run" in command else " --dry-run"
         command = re.sub(r" (models|tools)/", rf" {ROOT}/\1/", command)
-        environment = {**environment, "MOESAIC_HOME": str(ROOT)}
+        # pip would pass PIP_DRY_RUN on to the pip that installs the build backend.
+        environment = {**environment, "MOESAIC_HOME": str(ROOT), "PIP_DRY_RUN": "0"}
     out = re.search(r" --out (\S+)", command)
     if out and "--resume" not in command:
         folder = (home / out[1]).resolve()
@@ -210,7 +207,7 @@ def main(program: str, folder: pathlib.Path) -> int:
     failed = [f"{page}: {command}: {wrong}" for page, command, _, wrong in results if wrong]
     failed += [f"there is no {place}, which is to run a command of a page" for place in RUN_BY if not is_there(place)]
     tables = {**{f"planned: {reason}": listing for reason, listing in PLANNED.items()}, **MEASURE, **BUILT, **RUN_BY,
-              **NOT_RUN, **OF_VENV, "completed": tuple(COMPLETED)}
+              **OF_VENV, "completed": tuple(COMPLETED)}
     needed = {pattern for _, command, _, _ in results for pattern in listed(tables, command)}
     failed += [f"no page has a command '{pattern}'" for patterns in tables.values() for pattern in patterns
                if pattern not in needed]

@@ -85,16 +85,16 @@ void describe(Fields& f, Warmup& c) {
   f("warmup", c.warmup, "number of steps");
 }
 
-struct Group {
+struct ParamGroup {
   Warmup schedule;
 };
 template <class Fields>
-void describe(Fields& f, Group& c) {
+void describe(Fields& f, ParamGroup& c) {
   f("schedule", c.schedule, "of a group");
 }
 
 struct Nested {
-  std::vector<Group> groups;
+  std::vector<ParamGroup> groups;
   Warmup schedule;
 };
 template <class Fields>

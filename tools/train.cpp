@@ -231,19 +231,18 @@ void add_train(CLI::App& app, int& exit_code) {
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
       ->type_name("KEY=VALUE");
   add_text(*verb, "--out", arguments->out, "DIR", "folder of the run (checkpoints/<name>)");
-  verb->add_flag(
-      "--resume", arguments->resume,
-      "resume from the newest checkpoint of --out by the same recipe, e.g. train RUN/config.json "
-      "--out RUN --resume; begin a new run where --out has no checkpoint");
+  verb->add_flag("--resume", arguments->resume,
+                 "resume from the newest checkpoint of --out, or begin a new run where there is "
+                 "none, e.g. train "
+                 "RUN/config.json --out RUN --resume");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   add_text(*verb, "--profile", arguments->profile, "FROM:STEPS",
-           "steps to record, from step FROM on, in the run's trace.json, for Perfetto");
+           "first step and number of steps to record in trace.json, for Perfetto");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check all and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
-                   "numbers of processes, one GPU each, for which --dry-run estimates time and "
-                   "memory of a step (docs/scaling.md)")
+                   "numbers of processes, one GPU each; --dry-run estimates their step")
       ->check(process_counts())
       ->type_name("N[,N...]");
   add_text(*verb, "--gpu", arguments->gpu, "NAME",

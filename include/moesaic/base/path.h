@@ -63,7 +63,7 @@ fs::path resource_root();
 /// Returns resource_root() / relative, which need not exist.
 fs::path resource(std::string_view relative);
 
-/// Returns the .json files of models/<family>/<folder>/ of all families, in order.
+/// Returns the .json files of `folder` in models/ of all families, in order.
 std::vector<fs::path> model_files(std::string_view folder);
 
 /// Returns where downloads of a kind are kept: $MOESAIC_DATA/kind, or where that is not set

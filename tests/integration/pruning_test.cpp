@@ -109,7 +109,7 @@ TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
     result = run_program(
         search,
         {.interrupt_after_ms = wait, .interrupt_when = checkpoint("finetune"), .signal = 15});
-    if (result.err.find("searching") != std::string::npos) break;
+    if (result.err.find("accuracy is measured on training images") != std::string::npos) break;
   }
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(result.err, HasSubstr("stopped; nothing was written"));

@@ -86,11 +86,14 @@ std::string details(const config_detail::HelpRow& row) {
   return row.allowed.empty() ? text : fmt::format("{}; {}", text, row.allowed);
 }
 
-/// Returns the phrases, which end at semicolons, or else the words that fit in so many columns.
+/// Returns the phrases, which end at semicolons, or else the part before a colon or comma, or else
+/// the words, that fit in so many columns.
 std::string start_of(const std::string& text, size_t columns) {
   if (count_characters(text) <= columns) return text;
-  const size_t end = text.rfind("; ", columns);
-  if (end != std::string::npos) return text.substr(0, end);
+  for (const char* mark : {"; ", ": ", ", "}) {
+    const size_t end = text.rfind(mark, columns);
+    if (end != std::string::npos) return text.substr(0, end);
+  }
   std::string start = wrapped(text, columns - 4, "");
   start.resize(start.find('\n'));
   return start + " ...";

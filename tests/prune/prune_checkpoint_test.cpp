@@ -267,7 +267,8 @@ TEST(PruneCheckpointTies, AreWorthAWarning) {
   options.out = folder / "out";
   options.prune.keep = KeepSpec::count(2);
   EXPECT_THAT(test::said_by([&] { prune_checkpoint(options); }),
-              AllOf(HasSubstr("warning: "), HasSubstr("are different networks")));
+              AllOf(HasSubstr("warning: "),
+                    HasSubstr("check that the pretrained and the fine-tuned network differ")));
 }
 
 TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {

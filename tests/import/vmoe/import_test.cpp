@@ -312,10 +312,9 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   config.encoder.moe.router.dispatcher.capacity_factor = 0.0;
   const VMoEConfig whole = config;
   config.encoder.moe.kept_experts = {{"1", {0, 3}}, {"3", {1, 2, 7}}};
-  VMoE pruned(config, 1);
+  const auto network = small_vmoe(config);
+  VMoE& pruned = *network;
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : pruned.parameters())
-    parameter.add_(randn(parameter.sizes().vec(), 5, at::kFloat));
   export_vmoe(pruned, folder_ / "ckpt", {});
   put_config(whole);
   import_vmoe(options());
@@ -342,10 +341,9 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
 TEST_F(ImportVMoE, APrunedNetworkComesBackByItsOwnConfiguration) {
   VMoEConfig config = import_config();
   config.encoder.moe.kept_experts = {{"1", {0, 3}}, {"3", {1, 2, 7}}};
-  VMoE pruned(config, 1);
+  const auto network = small_vmoe(config);
+  VMoE& pruned = *network;
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : pruned.parameters())
-    parameter.add_(randn(parameter.sizes().vec(), 5, at::kFloat));
   export_vmoe(pruned, folder_ / "ckpt", {});
   put_config(config);
   const ImportVMoEResult result = import_vmoe(options());

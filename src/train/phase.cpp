@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "moesaic/base/random.h"
+#include "moesaic/data/views.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/process_mesh.h"
@@ -82,6 +83,27 @@ std::string SettingLocations::preferred(const std::vector<std::string>& location
   return locations.front();
 }
 
+OnlinePhase::OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end)
+    : plan_(plan),
+      context_(std::move(context)),
+      offset_(stream_offset(context_.seed)),
+      all_(context_.data->inputs()),
+      end_key_(std::move(end)) {
+  if (context_.data->is_endless()) return;
+  const auto batches = static_cast<uint64_t>(plan_.steps_per_epoch);
+  offset_ = static_cast<int64_t>(mix64(context_.seed) % batches) * plan_.batch_size;
+}
+
+DatasetInputs OnlinePhase::inputs(int64_t first, int64_t count) const {
+  const int64_t begin = offset_ + first;
+  if (context_.data->is_endless()) return context_.data->generate(begin, count);
+  const int64_t in_epoch = plan_.steps_per_epoch * plan_.batch_size;
+  const at::Tensor rows = at::arange(begin, begin + count, at::kLong).remainder(in_epoch);
+  DatasetInputs inputs = all_;
+  for_each_tensor(inputs, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
+  return inputs;
+}
+
 StepReport OnlinePhase::step() {
   const torch::NoGradGuard no_grad;
   StepReport report = make_step();
@@ -115,9 +137,15 @@ void OnlinePhase::check_finite(double loss, const std::vector<at::Tensor>& weigh
   }
 }
 
-void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch) {
+void plan_steps(PhasePlan& plan, const SettingLocations& locations, const Dataset& data,
+                int64_t batch) {
+  if (!data.is_endless() && batch > data.size()) {
+    fail_usage("{0}: phase '{1}': {2} samples are more than the {3} of '{4}'; choose at most {3}",
+               locations.find({"batch_size", "num_samples"}), plan.config.name, batch, data.size(),
+               plan.config.data);
+  }
   plan.batch_size = batch;
-  plan.steps_per_epoch = std::max<int64_t>(1, samples / batch);
+  plan.steps_per_epoch = std::max<int64_t>(1, data.size() / batch);
   plan.steps = plan.config.steps ? *plan.config.steps : *plan.config.epochs * plan.steps_per_epoch;
 }
 

@@ -2,8 +2,11 @@
 // Runs of the papers' phases: in memory, refused, and continued after a kill.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <functional>
 
+#include "moesaic/data/dataset.h"
 #include "support/matchers.h"
 #include "train/train_fixture.h"
 
@@ -19,6 +22,24 @@ inline std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
 /// What a run of these settings is refused with, when they are read or before its first step.
 inline std::string refusal_of(const std::function<RunConfig()>& config) {
   return error_of([&] { Trainer(config(), options_with_described("")); });
+}
+
+/// Writes a table of samples with one target, a tenth of them for tests, and returns its
+/// description.
+inline std::string write_table(const TempDir& folder, const DatasetInputs& samples) {
+  const at::Tensor x = samples.values_NCHW.flatten(1), y = samples.targets_NK.flatten();
+  std::string text;
+  for (int64_t j = 0; j < x.size(1); ++j) text += fmt::format("x{},", j);
+  text += "y\n";
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    for (int64_t j = 0; j < x.size(1); ++j) text += fmt::format("{},", x[i][j].item<float>());
+    text += fmt::format("{}\n", y[i].item<float>());
+  }
+  write_atomic(folder / "mine.csv", text);
+  write_atomic(folder / "mine.json",
+               R"({"name": "mine", "format": "table", "paths": ["./"],
+                   "table": {"file": "mine.csv", "targets": ["y"], "test_fraction": 0.1}})");
+  return (folder / "mine.json").string();
 }
 
 /// Expects the same bits in these files of a whole run and of runs that went on after `steps`, each

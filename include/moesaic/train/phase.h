@@ -157,11 +157,14 @@ class OnlinePhase : public Phase {
 
  protected:
   /// `end` is that name; "": only the number of steps ends the phase.
-  OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end = "")
-      : plan_(plan), context_(std::move(context)), end_key_(std::move(end)) {}
+  OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end = "");
 
   /// Makes step(), without gradients; the steps of its report count as made afterwards.
   virtual StepReport make_step() = 0;
+  /// Returns samples, which are no images, from number `first` of the phase on. They begin where
+  /// the seed says, so that runs of different seeds see different ones. Epochs of data that are not
+  /// endless repeat, without an incomplete last batch.
+  DatasetInputs inputs(int64_t first, int64_t count) const;
   /// Returns the steps of the next block of at most so many.
   int64_t steps_of(int64_t block) const { return std::min(block, plan_.steps - steps_done_); }
   /// Returns the advice to lower a setting of the phase.
@@ -173,14 +176,18 @@ class OnlinePhase : public Phase {
   PhaseContext context_;
   int64_t steps_done_ = 0;
   bool has_reached_end_ = false;
+  int64_t offset_;  ///< Number of the phase's first sample in the data.
 
  private:
+  DatasetInputs all_;  ///< Of data that are neither images nor endless.
   /// Name of `has_reached_end_` in the state; empty: only the number of steps ends the phase.
   std::string end_key_;
 };
 
-/// Completes a plan with `batch` samples per step, and epochs of `samples` samples.
-void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
+/// Completes a plan with `batch` samples of the data per step. Throws Error (usage) where there are
+/// fewer.
+void plan_steps(PhasePlan& plan, const SettingLocations& locations, const Dataset& data,
+                int64_t batch);
 
 /// Throws Error (usage), with the reason, where 'trainable' and 'frozen' would keep a parameter
 /// from being trained.

@@ -11,10 +11,8 @@
 
 #include "losses.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
-#include "moesaic/data/views.h"
 #include "moesaic/train/gradient_phase.h"
 
 namespace moesaic {
@@ -23,11 +21,6 @@ namespace {
 struct Samples {
   at::Tensor x_Nd, y_N;  ///< float32, on the CPU.
 };
-
-Samples read_samples(const Dataset& data, int64_t first, int64_t count) {
-  const DatasetInputs inputs = data.generate(first, count);
-  return {inputs.values_NCHW.flatten(1), inputs.targets_NK.flatten()};
-}
 
 /// Which of a mixture's parameters a phase moves.
 struct Moves {
@@ -126,12 +119,7 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
         locations.find({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
-  if (!data.is_endless() && batch > data.size()) {
-    fail_usage("{0}: phase '{1}': {2} samples are more than the {3} of '{4}'; choose at most {3}",
-               locations.find({"batch_size", "num_samples"}), phase.name, batch, data.size(),
-               phase.data);
-  }
-  plan_steps(plan, data.size(), batch);
+  plan_steps(plan, locations, data, batch);
 }
 
 /// A mixture's parameters, copied to the CPU to work on.
@@ -145,16 +133,7 @@ class GatedPhase : public OnlinePhase {
   GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves)
       : OnlinePhase(plan, std::move(context)),
         mixture_(find_module<nn::GatedMixtureImpl>(*context_.model)),
-        moves_(moves.within(plan_.config, *context_.model)) {
-    const Dataset& data = *context_.data;
-    if (data.is_endless()) {
-      offset_ = stream_offset(context_.seed);
-      return;
-    }
-    all_ = read_samples(data, 0, data.size());
-    const auto in_epoch = static_cast<uint64_t>(data.size() / plan_.batch_size);
-    offset_ = static_cast<int64_t>(mix64(context_.seed) % in_epoch);
-  }
+        moves_(moves.within(plan_.config, *context_.model)) {}
 
   const nn::GatedMixtureOptions& options() const { return mixture_->options(); }
 
@@ -174,29 +153,14 @@ class GatedPhase : public OnlinePhase {
     if (mixture_->gates_bias.defined()) mixture_->gates_bias.copy_(parameters.w_kd.select(1, d));
   }
 
-  /// Returns the samples of `count` batches from number `first` on, without an incomplete last one
-  /// of an epoch. They begin where the seed says, so that runs of different seeds see different
-  /// samples.
+  /// Returns the samples of `count` batches from number `first` on.
   Samples batches(int64_t first, int64_t count) const {
-    const int64_t batch = plan_.batch_size;
-    if (!all_.x_Nd.defined()) {
-      return read_samples(*context_.data, offset_ + first * batch, count * batch);
-    }
-    const int64_t in_epoch = context_.data->size() / batch;
-    std::vector<at::Tensor> x, y;
-    for (int64_t i = offset_ + first; i < offset_ + first + count; ++i) {
-      x.push_back(all_.x_Nd.narrow(0, i % in_epoch * batch, batch));
-      y.push_back(all_.y_N.narrow(0, i % in_epoch * batch, batch));
-    }
-    return {at::cat(x), at::cat(y)};
+    const DatasetInputs drawn = inputs(first * plan_.batch_size, count * plan_.batch_size);
+    return {drawn.values_NCHW.flatten(1), drawn.targets_NK.flatten()};
   }
 
   std::shared_ptr<nn::GatedMixtureImpl> mixture_;
   Moves moves_;  ///< Those that the settings leave.
-
- private:
-  Samples all_;  ///< Of data that are not endless.
-  int64_t offset_ = 0;
 };
 
 /// Shortens rows to the norm `max_norm`; 0 leaves all.

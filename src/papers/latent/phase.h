@@ -3,7 +3,6 @@
 #pragma once
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
@@ -25,8 +24,8 @@ RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
                           const SampleRng& ties, int64_t first);
 
 /// Completes the plan of a phase that takes `samples` samples a step. Throws Error (usage) unless
-/// the network is one layer of shallow experts, and the data an endless stream of inputs with one
-/// real-valued target; also where 'trainable' and 'frozen' would keep a parameter from moving.
+/// the network is one layer of shallow experts, and the data so many inputs with one real-valued
+/// target; also where 'trainable' and 'frozen' would keep a parameter from moving.
 void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                  const Dataset& data, int64_t samples);
 
@@ -39,8 +38,7 @@ class LatentPhase : public OnlinePhase {
       : OnlinePhase(plan, std::move(context), end),
         layer_(*find_layer_of<nn::ShallowExperts>(*context_.model)),
         routing_(routing),
-        ties_(context_.seed, stream_id("latent.ties")),
-        offset_(stream_offset(context_.seed)) {
+        ties_(context_.seed, stream_id("latent.ties")) {
     const nn::RouterOptions& options = layer_->options();
     layer_->router->set_options(nn::latent_router_options(options.width, options.num_experts,
                                                           routing, nn::kept_experts(options.rule)));
@@ -49,10 +47,10 @@ class LatentPhase : public OnlinePhase {
   struct Samples {
     at::Tensor x_Sd, y_S;  ///< float32, on the CPU.
   };
-  /// Returns samples of the stream, from number `first` of the phase on.
+  /// Returns samples from number `first` of the phase on.
   Samples samples(int64_t first, int64_t count) const {
-    const DatasetInputs inputs = context_.data->generate(offset_ + first, count);
-    return {inputs.values_NCHW.flatten(1).contiguous(), inputs.targets_NK.flatten().contiguous()};
+    const DatasetInputs drawn = inputs(first, count);
+    return {drawn.values_NCHW.flatten(1).contiguous(), drawn.targets_NK.flatten().contiguous()};
   }
   /// Routes samples that begin with number `first` of the phase by these rows of a router.
   RoutedBlock routed(const Samples& samples, int64_t first, const at::Tensor& router_Kd) const {
@@ -70,7 +68,6 @@ class LatentPhase : public OnlinePhase {
  private:
   std::string routing_;
   SampleRng ties_;
-  int64_t offset_;
 };
 
 }  // namespace moesaic

@@ -341,17 +341,16 @@ void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model
     fail_needs(locations, locations.find_in_model("name", "kind"),
                "a model of one layer of two-layer experts (moesaic list models)");
   }
-  if (data.has_images() || !data.is_endless() || data.info().targets.size() != 1) {
+  if (data.has_images() || data.info().targets.size() != 1) {
     fail_needs(locations, locations.find({"data"}),
-               "an endless stream of inputs with one real-valued target, which '" + phase.data +
-                   "' is not");
+               "inputs with one real-valued target, which '" + phase.data + "' does not have");
   }
   check_all_trained(
       plan, locations, model,
       fmt::format(
           "the kind '{}' determines the trained parameters; leave 'trainable' and 'frozen' out",
           phase.kind.name()));
-  plan_steps(plan, data.size(), samples);
+  plan_steps(plan, locations, data, samples);
 }
 
 [[maybe_unused]] const bool kLatentPhases =

@@ -207,12 +207,24 @@ class Ridge final : public LatentPhase {
   at::Tensor gram_NN_, moment_N_;
 };
 
+/// Checks that no sample of the steps is held out too.
+void plan_ridge(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                const Dataset& data) {
+  plan_latent(plan, locations, model, data, 1);
+  const int64_t held_out = settings_of<RidgeConfig>(plan.config).num_held_out;
+  if (data.is_endless() || plan.steps + held_out <= data.size()) return;
+  fail_usage(
+      "{0}: phase '{1}': {2} samples of steps and {3} held out are more than the {4} of '{5}'; "
+      "choose at most {4} in total",
+      locations.find({"num_held_out", "steps", "epochs"}), plan.config.name, plan.steps, held_out,
+      data.size(), plan.config.data);
+}
+
 }  // namespace
 
 [[maybe_unused]] const bool kLatentRidge = add_phase_kind<Ridge>(
     "ridge", RidgeConfig{},
     "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
-    [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
-       const Dataset& data) { plan_latent(plan, locations, model, data, 1); });
+    plan_ridge);
 
 }  // namespace moesaic

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/views.h"
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/train/phase.h"
 #include "pattern_sgd.h"
@@ -32,8 +31,7 @@ class PatternSgd final : public OnlinePhase {
   PatternSgd(const PhasePlan& plan, PhaseContext context)
       : OnlinePhase(plan, std::move(context), "is_zero"),
         config_(settings_of<PatternSgdConfig>(plan_.config)),
-        layer_(*find_layer_of<nn::PatternExperts>(*context_.model)),
-        offset_(stream_offset(context_.seed)) {}
+        layer_(*find_layer_of<nn::PatternExperts>(*context_.model)) {}
 
   bool is_done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
@@ -41,10 +39,9 @@ class PatternSgd final : public OnlinePhase {
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
     const int64_t block = steps_of(config_.chunk_size);
-    const DatasetInputs inputs =
-        context_.data->generate(offset_ + steps_done_ * plan_.batch_size, block * plan_.batch_size);
-    const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
-    const at::Tensor y = (1 - 2 * inputs.labels_N).to(at::kFloat);
+    const DatasetInputs drawn = inputs(steps_done_ * plan_.batch_size, block * plan_.batch_size);
+    const at::Tensor tokens = drawn.values_NCHW.flatten(1).to(at::kInt);
+    const at::Tensor y = (1 - 2 * drawn.labels_N).to(at::kFloat);
     const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
                                     config_.expert_lr, config_.router_lr};
     StepReport report{.steps = 0};
@@ -80,7 +77,6 @@ class PatternSgd final : public OnlinePhase {
 
   const PatternSgdConfig& config_;  ///< Part of plan_.
   nn::MoELayer layer_;
-  int64_t offset_;
 };
 
 void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Model& model,
@@ -107,7 +103,7 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
       plan, locations, model,
       "it trains routers and neurons; set a learning rate to 0 instead of 'trainable' "
       "and 'frozen'");
-  plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
+  plan_steps(plan, locations, data, settings_of<PatternSgdConfig>(phase).batch_size);
 }
 
 }  // namespace

@@ -161,27 +161,11 @@ TEST(GatedRun, WarnsOfSmallBatchesAndOfAnotherMixtureThanTheDatas) {
   EXPECT_THAT(said({}), Not(HasSubstr("that of 'gated-small'")));
 }
 
-/// Writes a table of the biased mixture's samples and returns its description.
-std::string write_table(const TempDir& folder, const GatedMixtureConfig& mixture) {
-  const DatasetInputs drawn = gated_examples(mixture, gated_truth(mixture), "train", 0, 4000);
-  std::string text = "x1,x2,x3,y\n";
-  for (int64_t i = 0; i < 4000; ++i) {
-    for (int64_t j = 0; j < 3; ++j) {
-      text += fmt::format("{},", drawn.values_NCHW[i][0][0][j].item<float>());
-    }
-    text += fmt::format("{}\n", drawn.targets_NK[i][0].item<float>());
-  }
-  write_atomic(folder / "mine.csv", text);
-  write_atomic(folder / "mine.json",
-               R"({"name": "mine", "format": "table", "paths": ["./"],
-                   "table": {"file": "mine.csv", "targets": ["y"], "test_fraction": 0.1}})");
-  return (folder / "mine.json").string();
-}
-
 TEST(GatedRun, LearnsBiasesOfGatesFromATableOfOnesOwn) {
   const GatedMixtureConfig mixture{.width = 3, .gate_biases = {-1.0}};
   const TempDir folder;
-  const std::string data = write_table(folder, mixture);
+  const std::string data =
+      write_table(folder, gated_examples(mixture, gated_truth(mixture), "train", 0, 4000));
   const RunConfig config = config_of(
       R"({"name": "own", "seed": 2, "evaluate_batch_size": 400, "num_loader_threads": 0,
           "model": {"name": "gated-moe", "width": 3, "has_gate_biases": true},

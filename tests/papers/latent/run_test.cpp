@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of Algorithm 1 of the latent paper: their steps against plain loops, that they continue
 // with the same bits, and what they refuse.
+#include <fmt/format.h>
+
 #include <cmath>
 
+#include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
@@ -313,6 +316,41 @@ TEST(LatentRun, ARestartMayChangeTheNumbersOfExpertsAndNeurons) {
   EXPECT_TRUE(routed.model->moe->router->weight.equal(
       before.index_select(0, torch::tensor({0, 1, 0}, torch::kLong))));
   expect_same_bits(latent_run(changes), {200, 260, 380}, 500);
+}
+
+TEST(LatentRun, GoesThroughATableEpochByEpoch) {
+  const TempDir folder;
+  const std::string data = write_table(folder, samples_of(0, 100));
+  std::vector<std::string> changes = only_phase(
+      "specialise", {"phases.specialise.restart=false", "phases.specialise.lr=0.01",
+                     "phases.specialise.steps=200", "phases.specialise.router=as_it_is"});
+  for (const char* phase : {"explore", "route", "specialise", "solve"}) {
+    changes.push_back(fmt::format("phases.{}.data={}", phase, data));
+  }
+  const TrainedLatent found = train_latent(latent_run(changes), "route");
+  const DatasetInputs rows = open_dataset(data, "train")->inputs();
+  ASSERT_EQ(rows.targets_NK.size(0), 90);
+  const Tensor x_Sd = rows.values_NCHW.flatten(1), y_S = rows.targets_NK.flatten();
+  Tensor w = found.before.at("moe.experts.w").clone();
+  const Tensor a = found.before.at("moe.experts.a"), b = found.before.at("moe.experts.b");
+  const auto first = static_cast<int64_t>(mix64(phase_seed(5, 2)) % 90);
+  for (int64_t i = first; i < first + 200; ++i) {
+    const Tensor& x = x_Sd[i % 90];
+    const Tensor p = w.matmul(x);  // A router of zeros sends every sample to both experts.
+    const Tensor k = 0.01 / 6.0 * y_S[i % 90] * a * (p + b).gt(0);
+    w += k.unsqueeze(2) * (x - p.unsqueeze(2) * w);
+    w /= w.norm(2, {2}, true);
+  }
+  testing::expect_close(found.model->experts->w, w, 1e-4);
+  const auto refusal = [&](const std::string& change) {
+    std::vector<std::string> with = changes;
+    with.push_back(change);
+    return refusal_of([&] { return latent_run(with); });
+  };
+  EXPECT_THAT(refusal("phases.route.batch_size=91"), HasSubstr("91 samples are more than the 90"));
+  EXPECT_THAT(refusal("phases.solve.steps=21"),
+              HasSubstr("21 samples of steps and 70 held out are more than the 90"));
+  EXPECT_THAT(refusal("phases.specialise.router=ideal"), HasSubstr("needs the means"));
 }
 
 TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {

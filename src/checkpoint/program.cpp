@@ -42,13 +42,15 @@ auto in_one_line(const fs::path& file, const char* what, const Call& call) {
   fail("{}: the file is not a program (.pt2)", file.string());
 }
 
-at::Tensor first_output(const c10::IValue& out) {
-  if (out.isTensor()) return out.toTensor();
-  if (out.isTuple() && !out.toTupleRef().elements().empty()) {
-    return first_output(out.toTupleRef().elements()[0]);
+/// Adds copies of all tensors: the next run may use their memory again.
+void add_tensors(const c10::IValue& out, std::vector<at::Tensor>& tensors) {
+  if (out.isTensor()) tensors.push_back(out.toTensor().clone());
+  if (out.isTuple()) {
+    for (const c10::IValue& part : out.toTupleRef().elements()) add_tensors(part, tensors);
   }
-  if (out.isList() && !out.toListRef().empty()) return first_output(out.toListRef()[0]);
-  return {};
+  if (out.isList()) {
+    for (const c10::IValue& part : out.toListRef()) add_tensors(part, tensors);
+  }
 }
 
 /// Returns the bytes that were normalised to `images_BCHW`.
@@ -176,13 +178,13 @@ ExportedProgram::ExportedProgram(const fs::path& file) : file_(file) {
 
 ExportedProgram::~ExportedProgram() = default;
 
-at::Tensor ExportedProgram::run(const at::Tensor& images_BCHW) const {
+std::vector<at::Tensor> ExportedProgram::outputs(const at::Tensor& images_BCHW) const {
   const at::NoGradGuard no_grad;
-  at::Tensor out = in_one_line(file_, "cannot run the program", [&] {
-    return first_output(runner_->handle.run({images_BCHW.contiguous()}, {}));
-  });
-  if (!out.defined()) fail("{}: a program without a tensor as its first output", file_.string());
-  return out.clone();  // The next run may use the memory again.
+  std::vector<at::Tensor> tensors;
+  in_one_line(file_, "cannot run the program",
+              [&] { add_tensors(runner_->handle.run({images_BCHW.contiguous()}, {}), tensors); });
+  if (tensors.empty()) fail("{}: a program without a tensor as its output", file_.string());
+  return tensors;
 }
 
 std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape,

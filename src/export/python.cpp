@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <utility>
 #include <variant>
 
 #include "moesaic/base/error.h"
@@ -227,12 +226,17 @@ at::Tensor normalized(const at::Tensor& images_BCHW, const InputSpec& input) {
   return (pixels_BCHW - of_channels(input.mean)) / of_channels(input.std);
 }
 
-/// Images and the network's own logits, by batch size.
-std::map<int64_t, std::pair<at::Tensor, at::Tensor>> proofs(const Model& model,
-                                                            const InputSpec& input) {
+/// Images, and what the network makes of them: its logits and, of each MoE layer, the weights of
+/// the experts' outputs for each token.
+struct Proof {
+  at::Tensor images;
+  std::vector<at::Tensor> outputs;
+};
+
+std::vector<Proof> make_proofs(const Model& model, const InputSpec& input) {
   const torch::NoGradGuard no_grad;
   at::Generator generator = nn::make_generator(1);
-  std::map<int64_t, std::pair<at::Tensor, at::Tensor>> all;
+  std::vector<Proof> all;
   for (const int64_t batch : kProofBatches) {
     std::vector<int64_t> shape = model.input_shape();
     shape.insert(shape.begin(), batch);
@@ -242,9 +246,27 @@ std::map<int64_t, std::pair<at::Tensor, at::Tensor>> proofs(const Model& model,
       images = normalized(given, input);
     }
     // A forward pass in evaluation changes nothing of the network.
-    all[batch] = {given, const_cast<Model&>(model).forward(images).logits};
+    const ModelOutput out = const_cast<Model&>(model).forward(images);
+    all.push_back({given, {out.logits}});
+    for (const RoutingRecord& record : out.routings) {
+      all.back().outputs.push_back(combine_weights(record.routing).contiguous());
+    }
   }
   return all;
+}
+
+/// Returns the proofs by the names that the script has for inputs and outputs.
+TensorMap named(const std::vector<Proof>& proofs) {
+  TensorMap tensors;
+  for (const auto& [images, outputs] : proofs) {
+    const int64_t batch = images.size(0);
+    tensors[fmt::format("images.{}", batch)] = images;
+    tensors[fmt::format("logits.{}", batch)] = outputs[0];
+    for (size_t i = 1; i < outputs.size(); ++i) {
+      tensors[fmt::format("routing.{}.{}", i - 1, batch)] = outputs[i];
+    }
+  }
+  return tensors;
 }
 
 /// Runs the script. Throws Error with the last line that it says where it fails.
@@ -264,24 +286,30 @@ void record(const std::string& format, const fs::path& folder, const fs::path& o
        one_line(last, kMaxBytes));
 }
 
-void prove(const fs::path& file, const Model& model, const InputSpec& input) {
+/// Compares the first `count` outputs of a program with the network's.
+void prove(const fs::path& file, const std::vector<Proof>& proofs, size_t count) {
   const ExportedProgram program(file);
-  for (const auto& [batch, proof] : proofs(model, input)) {
-    const auto& [images, wanted] = proof;
-    const at::Tensor found = program.run(images);
-    const bool fits = found.sizes() == wanted.sizes() && found.isfinite().all().item<bool>();
-    const double scale = std::max(1.0, wanted.abs().max().item<double>());
-    const double error = fits ? (found - wanted).abs().max().item<double>() / scale : INFINITY;
-    const bool same = fits && at::equal(found.argmax(1), wanted.argmax(1));
-    if (error <= kProofTolerance && same) continue;
-    fail(
-        "export: LibTorch's runner computes other logits than the network for {} (error {:.2g}, "
-        "at most {:g}); nothing was written",
-        count_text(batch, "image"), error, kProofTolerance);
+  for (const auto& [images, outputs] : proofs) {
+    std::vector<at::Tensor> computed = program.outputs(images);
+    computed.resize(count, at::empty({0}));
+    for (size_t i = 0; i < count; ++i) {
+      const at::Tensor &found = computed[i], &wanted = outputs[i];
+      const bool fits = found.sizes() == wanted.sizes() && found.isfinite().all().item<bool>();
+      const double scale = std::max(1.0, wanted.abs().max().item<double>());
+      const double error = fits ? (found - wanted).abs().max().item<double>() / scale : INFINITY;
+      const auto decided = [&](const at::Tensor& x) { return i == 0 ? x.argmax(1) : x.ne(0); };
+      if (error <= kProofTolerance && at::equal(decided(found), decided(wanted))) continue;
+      fail(
+          "export: LibTorch's runner computes {} than the network for {} (error {:.2g}, at "
+          "most {:g}); nothing was written",
+          i == 0 ? "other logits" : fmt::format("another routing in MoE layer {}", i - 1),
+          count_text(images.size(0), "image"), error, kProofTolerance);
+    }
   }
 }
 
-/// Records the network beside `file`, in a folder that goes away, and moves the result there.
+/// Records the network beside `file`, in a folder that goes away, and moves the result there. The
+/// script records it once more with its routing as further outputs, for the proof alone.
 void export_recorded(const std::string& format, const Model& model, const fs::path& file,
                      const ExportInfo& info) {
   export_python();
@@ -290,16 +318,14 @@ void export_recorded(const std::string& format, const Model& model, const fs::pa
   const fs::path folder = beside.path() / "network", made = beside.path() / ("model." + format);
   fs::create_directory(folder);
   write_python(model, folder, info);
-  if (format == "onnx") {
-    TensorMap tensors;
-    for (const auto& [batch, proof] : proofs(model, info.input)) {
-      tensors[fmt::format("images.{}", batch)] = proof.first;
-      tensors[fmt::format("logits.{}", batch)] = proof.second;
-    }
-    write_tensors(folder / "proof.safetensors", tensors);
-  }
+  const std::vector<Proof> proofs = make_proofs(model, info.input);
+  write_tensors(folder / "proof.safetensors", named(proofs));
   record(format, folder, made);
-  if (format == "pt2") prove(made, model, info.input);
+  if (format == "pt2") {
+    prove(made, proofs, 1);
+    const size_t outputs = proofs[0].outputs.size();
+    if (outputs > 1) prove(folder / "routing.pt2", proofs, outputs);
+  }
   out.write(MappedFile(made).bytes());
   out.commit();
 }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <regex>
 
 #include "base/support.h"
@@ -23,16 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 using testing::build_variant;
 using testing::kScriptInfo;
+using testing::python_here;
 using testing::run;
 using testing::small_images;
 using Variant = testing::ScriptVariant;
-
-/// The environment of tools/setup.sh, "" where there is none.
-std::string python_here() {
-  const char* venv = std::getenv("MOESAIC_VENV");
-  const fs::path python = fs::path(venv == nullptr ? "" : venv) / "bin/python";
-  return fs::exists(python) ? python.string() : "";
-}
 
 std::string modeling_of(const Model& model) {
   const test::TempDir folder;
@@ -152,110 +145,6 @@ TEST(ExportPt2, SaysThatItNeedsPython) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-constexpr const char* kCheck = R"(
-import importlib.util, sys, torch
-torch.set_num_threads(1)
-if sys.argv[1]:
-    torch.ops.load_library(sys.argv[1])
-for folder in sys.argv[2:]:
-    spec = importlib.util.spec_from_file_location("modeling", folder + "/modeling.py")
-    modeling = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(modeling)
-    network, given = modeling.load(folder), modeling.read_tensors(folder + "/given.safetensors")
-    for batch in (1, 2, 7):
-        wanted = given["logits.%d" % batch]
-        found = network(given["images.%d" % batch])
-        assert found.shape == wanted.shape, (folder, batch, found.shape)
-        error = (found - wanted).abs().max().item()
-        assert error < 1e-5 * max(1, wanted.abs().max().item()), (folder, batch, error)
-    found.square().sum().backward()
-    assert any(parameter.grad is not None for parameter in network.parameters()), folder
-    try:
-        network(given["images.1"][:, :, :0])
-    except AssertionError as error:
-        assert "images must have the shape" in str(error), error
-    else:
-        assert False, "another shape was taken"
-)";
-
-/// Networks of every way of routing, and of every family.
-std::vector<std::shared_ptr<Model>> networks() {
-  std::vector<std::shared_ptr<Model>> models;
-  for (const Variant& variant : {
-           Variant{.name = "", .classifier = "map", .kept = {0, 3, 4}, .mean_replacement = true},
-           Variant{.name = "", .gate = "softmax_selected", .capacity_factor = 0.6},
-           Variant{.name = "", .capacity_factor = 0.5, .group_size = 20},
-           Variant{.name = "", .group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2}}},
-           Variant{.name = "", .position = kSinCos2d, .members = 2},
-           Variant{.name = "", .capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
-           Variant{.name = "", .router = R"({"dispatcher": {"capacity_factor": 0.55,
-                   "capacity_rounding": "round", "capacity_multiple_of": 1}})"},
-           Variant{.name = "", .group_size = 20, .kept = {0, 1, 4}, .router = R"({
-                   "num_selected_experts": 3, "dispatcher":
-                   {"capacity_factor": 0.4, "batch_priority": true}})"},
-           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
-                   "gate": "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"},
-           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
-                   "gate": "softmax_selected", "dispatcher": {"capacity_factor": 0.7}})"},
-           Variant{.name = "", .group_size = 17, .router = R"({"name":
-                   "NoisyTopItemsPerExpertRouter", "gate": "softmax_selected",
-                   "num_selected_tokens": 3})"},
-           Variant{.name = "", .router = R"({"name": "adaptive", "gate": "one",
-                   "threshold": 0.1})"},
-           Variant{.name = "", .router = R"({"noise": "always", "noise_std": 1.0})"},
-       }) {
-    models.push_back(build_variant(variant));
-  }
-  for (const char* config :
-       {R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 4, "num_filters": 8,
-            "init_scale": 1.0, "router": {"gate": "logit"}})",
-        R"({"name": "pmoe", "channels": 2, "image_size": [6, 8], "patch_size": [3, 2],
-            "num_neurons": 3, "divisor": "selected"})",
-        R"({"name": "wrn-pmoe", "image_size": 16, "widen_factor": 0.25, "num_classes": 3,
-            "moe": {"patch_size": 2, "kernel_size": 3, "router": {"num_selected_patches": 2}}})",
-        R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
-            "num_experts": 3, "router": {"gate": "logit", "patch_size": 4}, "expert": "resnet18"})",
-        R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
-            "num_experts": 3})",
-        R"({"name": "latent-moe"})", R"({"name": "gated-moe"})", R"({"name": "gru"})"}) {
-    models.push_back(build_model(Document::from_text(config, "model.json").root(), 1));
-    models.back()->eval();
-  }
-  return models;
-}
-
-at::Tensor images_of(const Model& model, int64_t batch) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), batch);
-  return testing::randn(shape, static_cast<uint64_t>(70 + batch), torch::kFloat);
-}
-
-TEST(ExportPyTorch, StockPythonComputesTheSame) {
-  const std::string python = python_here();
-  if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
-  const test::TempDir folder;
-  test::put(folder / "check.py", kCheck);
-  std::string folders;
-  int64_t number = 0;
-  for (const std::shared_ptr<Model>& model : networks()) {
-    const fs::path out = folder / std::to_string(++number);
-    export_pytorch(*model, out, kScriptInfo);
-    TensorMap given;
-    for (const int64_t batch : {1, 2, 7}) {
-      const at::Tensor images = images_of(*model, batch);
-      given[fmt::format("images.{}", batch)] = images;
-      given[fmt::format("logits.{}", batch)] = run(*model, images).logits;
-    }
-    write_tensors(out / "given.safetensors", given);
-    folders += fmt::format(" '{}'", out.string());
-  }
-  for (const char* library : {"", MOESAIC_BUILD_DIR "/lib/libmoesaic.so"}) {
-    const std::string command = fmt::format("'{}' -W ignore '{}' '{}'{}", python,
-                                            (folder / "check.py").string(), library, folders);
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  }
-}
-
 /// A program of a small network whose experts have a capacity.
 class ExportedProgramFile : public ::testing::Test {
  protected:
@@ -269,6 +158,19 @@ class ExportedProgramFile : public ::testing::Test {
   std::shared_ptr<Model> model_ =
       build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
 };
+
+/// Writes a program `python` that is these lines of the shell.
+void put_python(const fs::path& folder, const std::string& lines) {
+  test::put(folder / "python", "#!/bin/sh\n" + lines + "\n");
+  fs::permissions(folder / "python", fs::perms::owner_all);
+}
+
+/// Runs a script as where the package is not installed.
+constexpr const char* kNoOnnxRuntime = R"(import importlib.util as util, runpy, sys
+find = util.find_spec
+util.find_spec = lambda name, *more: None if name == "onnxruntime" else find(name, *more)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__"))";
 
 TEST_F(ExportedProgramFile, RunsWithoutPythonForAnyBatch) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"model.pt2"});
@@ -386,12 +288,43 @@ TEST_F(ExportedProgramFile, WithPreprocessingComputesBytesAndIsRunAsOthers) {
 
 TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
   const test::TempDir folder;
-  test::put(folder / "python", "#!/bin/sh\necho 'error: no torch here' >&2\nexit 1\n");
-  fs::permissions(folder / "python", fs::perms::owner_all);
+  put_python(folder.path(), "echo 'error: no torch here' >&2\nexit 1");
   const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
   for (const auto write : {export_pt2, export_onnx}) {
     EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo); }),
                 HasSubstr("no torch here"));
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
+TEST_F(ExportedProgramFile, OfOnnxNeedsOnnxRuntime) {
+  const test::TempDir folder;
+  put_python(folder.path(), fmt::format("exec '{}' -c '{}' \"$@\"", python_here(), kNoOnnxRuntime));
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  EXPECT_THAT(test::failure_of([&] { export_onnx(*model_, folder / "x.onnx", kScriptInfo); }),
+              AllOf(HasSubstr(" has no onnxruntime: "), HasSubstr("-m pip install ")));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
+// Equal experts hide from the logits which of them a token selects.
+TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual) {
+  const auto model = build_variant({.name = ""});
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : model->named_parameters()) {
+      at::Tensor value = item.value();
+      if (item.key().find(".experts.") != std::string::npos) value.copy_(value[0].clone());
+    }
+  }
+  const test::TempDir folder;
+  put_python(folder.path(),
+             fmt::format("sed -i 's/return self.weights_of_seen(logits)/&.flip([1])/' "
+                         "\"$3/modeling.py\"\nexec '{}' \"$@\"",
+                         python_here()));
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  for (const auto write : {export_pt2, export_onnx}) {
+    EXPECT_THAT(test::failure_of([&] { write(*model, folder / "x", kScriptInfo); }),
+                HasSubstr("computes another routing in MoE layer 0 than the network for "));
   }
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
 }

@@ -146,9 +146,8 @@ for file, data in zip(sys.argv[1::2], sys.argv[2::2]):
 )";
 
 TEST(ExportTorchScript, StockPythonRunsIt) {
-  const char* venv = std::getenv("MOESAIC_VENV");
-  const fs::path python = fs::path(venv == nullptr ? "" : venv) / "bin/python";
-  if (!fs::exists(python)) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+  const std::string python = testing::python_here();
+  if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
   const test::TempDir folder;
   const std::vector<std::shared_ptr<Model>> models = {
       build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}}),
@@ -162,8 +161,7 @@ TEST(ExportTorchScript, StockPythonRunsIt) {
       image_token_model(kClusters + std::string(R"(, "router": {"gate": "logit"}})")),
       image_token_model(kImages + std::string(R"(, "expert": "resnet18"})"))};
   test::put(folder / "check.py", kPythonCheck);
-  std::string command =
-      fmt::format("'{}' -W ignore '{}'", python.string(), (folder / "check.py").string());
+  std::string command = fmt::format("'{}' -W ignore '{}'", python, (folder / "check.py").string());
   for (size_t i = 0; i < models.size(); ++i) {
     const fs::path file = folder / fmt::format("{}.pt", i), data = folder / fmt::format("{}.in", i);
     export_torchscript(*models[i], file, kScriptInfo);

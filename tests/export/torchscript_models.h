@@ -4,6 +4,8 @@
 
 #include <torch/script.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -16,6 +18,13 @@
 #include "support/small_vmoe.h"
 
 namespace moesaic::testing {
+
+/// The Python of tools/setup.sh's environment, "" where there is none.
+inline std::string python_here() {
+  const char* venv = std::getenv("MOESAIC_VENV");
+  const auto python = std::filesystem::path(venv == nullptr ? "" : venv) / "bin/python";
+  return std::filesystem::exists(python) ? python.string() : "";
+}
 
 inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) {
   const torch::NoGradGuard no_grad;

@@ -250,7 +250,7 @@ TEST_F(PythonServers, OfOnnxGiveTheNetworksClasses) {
   expect_served("onnx", "examples/deploying/server_onnx.py");
 }
 
-TEST_F(PythonServers, PredictUsesTheLabelsAndPreprocessingOfAProgram) {
+TEST_F(PythonServers, PredictEvalAndBenchUseAProgramWithItsLabelsAndPreprocessing) {
   const std::string photo = text_path("photo.jpg");
   test::write_file(photo, test::jpeg_bytes(33, 90, test::JpegKind::noise, {}));
   const auto predicted = [&](const std::string& network) {
@@ -268,8 +268,16 @@ TEST_F(PythonServers, PredictUsesTheLabelsAndPreprocessingOfAProgram) {
                   1e-5);
     }
   }
-  const auto again = run_program(
-      {"export", smoke_run().string(), "--format", "pt2", "--out", text_path("model0.pt2")});
+  const std::string file = text_path("model0.pt2");
+  const auto accuracy = [&](const std::string& network) {
+    return run_program({"eval", network, "--json"}).json()["accuracy"].get<double>();
+  };
+  EXPECT_NEAR(accuracy(file), accuracy(smoke_run().string()), 0.1);  // A near tie may part them.
+  const auto timed =
+      run_program({"bench", file, "--batch-sizes", "2", "--seconds", "0", "--json"}).json();
+  EXPECT_GT(timed["rows"][0]["images_per_second"], 0.0);
+  const auto again =
+      run_program({"export", smoke_run().string(), "--format", "pt2", "--out", file});
   expect_one_line_error(again, 2, "model0.pt2");
   for (const char* format : {"safetensors", "torchscript", "vmoe"}) {
     const auto refused = run_program({"export", smoke_run().string(), "--format", format,

@@ -139,6 +139,16 @@ TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
       2, "export: --precision int8 is for the formats onnx, pt2, pytorch; leave it out");
 }
 
+class Int8 : public ProgramTest {};
+
+TEST_F(Int8, IsRefusedInOneLineWhereTheProcessorHasNoProductForIt) {
+  for (const char* verb : {"eval", "bench"}) {
+    const auto refused = run_program({verb, smoke_run().string(), "--precision", "int8"},
+                                     {.environment = {"MOESAIC_CPU=generic"}});
+    expect_one_line_error(refused, 2, "precision int8 needs AVX512-VNNI or AMX");
+  }
+}
+
 TEST_F(OwnNetwork, IsTimedByBatchSize) {
   const auto result = run_program({"bench", run(), "--batch-sizes", "4,1", "--seconds", "0",
                                    "--precision", "bfloat16", "--json"});

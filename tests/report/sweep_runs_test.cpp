@@ -11,6 +11,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/views.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
 #include "prune/plan_networks.h"
@@ -110,6 +111,20 @@ TEST_F(SweepRuns, GoesOnWithoutAProgramThatCannotBeWritten) {
   EXPECT_GT(outcome.at("export", "forward_time_ratio"), 0.0);
   EXPECT_EQ(outcome.rows.back().name, "export");
   EXPECT_FALSE(fs::exists(out / kSweepProgram));
+}
+
+TEST_F(SweepRuns, EvaluatesTheProgramOfTheChosenNetwork) {
+  try {
+    export_python();
+  } catch (const Error&) {
+    GTEST_SKIP() << "needs the Python of tools/setup.sh";
+  }
+  const Outcome outcome = run(out, {"keep=[2]", "export.evaluate_pt2=true"});
+  EXPECT_EQ(outcome.rows.back().name, kSweepProgramRow);
+  EXPECT_EQ(outcome.at(kSweepProgramRow, "accuracy"),
+            outcome.at("keep2/router-norm-change", "accuracy_recovered"));
+  EXPECT_GT(outcome.at(kSweepProgramRow, "forward_time_ratio"), 0.0);
+  EXPECT_TRUE(fs::exists(out / kSweepProgram));
 }
 
 TEST_F(SweepRuns, TheSameCallUsesWhatIsFinished) {

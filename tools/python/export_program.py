@@ -83,9 +83,12 @@ def int8_product():
 def write_onnx(network, images, texts, out):
     import torch
 
+    outputs = network(images)
+    layers = len(outputs) - 1 if isinstance(outputs, tuple) else 0
     program = torch.onnx.export(
         network, (images,), dynamo=True, opset_version=20, verbose=False, input_names=["images"],
-        output_names=["logits"], dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        output_names=["logits"] + [f"routing.{layer}" for layer in range(layers)],
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
         custom_translation_table={
             torch.ops.aten.sort.stable: stable_sort(), torch.ops.aten._int_mm.default: int8_product()})
     for node in program.model.graph:
@@ -94,22 +97,57 @@ def write_onnx(network, images, texts, out):
     program.save(out, external_data=False)
 
 
-def prove_onnx(proof, out):
-    """Runs the file on images and compares it with the network's own logits."""
+def prove_onnx(proof, out, outputs):
+    """Runs the file on images and compares its outputs with the network's own logits and routing."""
     import numpy
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(out, options, providers=["CPUExecutionProvider"])
-    for name in sorted(name for name in proof if name.startswith("images.")):
-        wanted = proof["logits." + name.partition(".")[2]].numpy()
-        found = session.run(None, {"images": proof[name].numpy()})[0]
-        fits = found.shape == wanted.shape and numpy.isfinite(found).all()
-        error = numpy.abs(found - wanted).max() / max(1.0, numpy.abs(wanted).max()) if fits else numpy.inf
-        if error > TOLERANCE or (found.argmax(1) != wanted.argmax(1)).any():
-            stop(f"ONNX Runtime computes other logits than the network for {len(wanted)} rows "
-                 f"(error {error:.2g}, at most {TOLERANCE:g})")
+    for images in sorted(name for name in proof if name.startswith("images.")):
+        batch = images.partition(".")[2]
+        for name, found in zip(outputs, session.run(outputs, {"images": proof[images].numpy()})):
+            wanted = proof[f"{name}.{batch}"].numpy()
+            fits = found.shape == wanted.shape and numpy.isfinite(found).all()
+            error = numpy.abs(found - wanted).max() / max(1.0, numpy.abs(wanted).max()) if fits else numpy.inf
+            decided = [x.argmax(1) if name == "logits" else x != 0 for x in (found, wanted)]
+            if error > TOLERANCE or (decided[0] != decided[1]).any():
+                what = "other logits" if name == "logits" else f"another routing in MoE layer {name.partition('.')[2]}"
+                stop(f"ONNX Runtime computes {what} than the network for {len(wanted)} rows "
+                     f"(error {error:.2g}, at most {TOLERANCE:g})")
+
+
+def with_routing(network):
+    """Returns the network with more outputs: for each MoE layer the experts' weights [tokens, experts].
+
+    It changes the network, whose file must be written before.
+    """
+    import torch
+
+    routing = []
+
+    def watch(layer, forward):
+        def watched(x, inputs):
+            routing.append(layer.combine_weights(layer.router.forward(x)))
+            return forward(x, inputs)
+
+        layer.forward = watched
+
+    for layer in network.modules():
+        if hasattr(layer, "combine_weights"):
+            watch(layer, layer.forward)
+
+    class WithRouting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, images):
+            routing.clear()
+            return self.network(images), *routing
+
+    return WithRouting()
 
 
 def main(form, folder, out, version):
@@ -135,11 +173,17 @@ def main(form, folder, out, version):
     if facts.get("takes_bytes"):
         images = torch.zeros_like(images, dtype=torch.uint8)
     with torch.no_grad():
-        if form == "pt2":
-            write_pt2(network, images, texts, out)
-        else:
-            write_onnx(network, images, texts, out)
-            prove_onnx(modeling.read_tensors(folder / "proof.safetensors"), out)
+        write = write_pt2 if form == "pt2" else write_onnx
+        write(network, images, texts, out)
+        proof = modeling.read_tensors(folder / "proof.safetensors")
+        outputs = sorted({name.rpartition(".")[0] for name in proof} - {"images"})
+        routed = folder / f"routing.{form}"
+        if len(outputs) > 1:
+            write(with_routing(network), images, {}, routed)
+        if form == "onnx":
+            prove_onnx(proof, out, ["logits"])
+            if len(outputs) > 1:
+                prove_onnx(proof, routed, outputs)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ class ExportedProgram {
 
   /// Returns the first output for images_BCHW [B, C, H, W], float32 or, by takes_bytes of
   /// InputSpec, uint8: logits. Throws Error (failure).
-  at::Tensor run(const at::Tensor& images_BCHW) const;
+  at::Tensor run(const at::Tensor& images_BCHW) const { return outputs(images_BCHW).front(); }
+  /// Returns all outputs, see run().
+  std::vector<at::Tensor> outputs(const at::Tensor& images_BCHW) const;
 
  private:
   struct Runner;

@@ -43,7 +43,8 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-/// Returns the methods of a class that `all` text of the network calls, without empty lines.
+/// Returns the methods of a class that `all` text of the network calls, or the proof of an export,
+/// without empty lines.
 std::string called_methods(const std::string& text, const std::string& all) {
   std::string out;
   bool is_called = true;
@@ -51,7 +52,8 @@ std::string called_methods(const std::string& text, const std::string& all) {
     if (line.find_first_not_of(' ') == line.npos) continue;
     if (line.starts_with("def ")) {
       const std::string name = line.substr(4, line.find('(') - 4);
-      is_called = name == "forward" || all.find("." + name + "(") != all.npos;
+      is_called =
+          name == "forward" || name == "combine_weights" || all.find("." + name + "(") != all.npos;
       if (is_called) out += "\n";
     }
     if (is_called) out += "    " + line + "\n";

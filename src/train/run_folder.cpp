@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/train/expert_loads.h"
 
 namespace moesaic {
 namespace {
@@ -226,9 +228,24 @@ int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
   return lines;
 }
 
-double seconds_since_1970() {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return now.count();
+/// Returns a row of squares for each layer that has the metric, [H, W] bytes, or nothing without
+/// such layers. Square i is expert i: black for 0 or a removed expert, white for twice the layer's
+/// mean or more.
+std::optional<at::Tensor> expert_squares(const Json& routing, const char* metric) {
+  constexpr int64_t kSide = 8, kMaxExperts = 1024;
+  std::vector<at::Tensor> rows;
+  for (const Json& layer : routing) {
+    if (!layer.contains(metric)) continue;
+    const at::Tensor kept_K = torch::tensor(layer.at("kept").get<std::vector<int64_t>>());
+    const at::Tensor value_K =
+        torch::tensor(layer.at(metric).get<std::vector<double>>(), at::kDouble);
+    rows.push_back(at::zeros({kept_K.max().item<int64_t>() + 1}, at::kDouble)
+                       .index_put_({kept_K}, 127.5 * value_K / value_K.mean()));
+  }
+  if (rows.empty()) return std::nullopt;
+  const at::Tensor grey_LE = at::pad_sequence(rows, /*batch_first=*/true).slice(1, 0, kMaxExperts);
+  const at::Tensor bytes_LE = grey_LE.nan_to_num().clamp(0, 255).to(at::kByte);
+  return bytes_LE.repeat_interleave(kSide, 0).repeat_interleave(kSide, 1).contiguous();
 }
 
 }  // namespace
@@ -255,18 +272,27 @@ void MetricsWriter::write(const std::string& kind, int64_t step, const Json& fie
   for (const auto& [key, value] : fields.items()) {
     if (value.is_number()) add_scalar(tag + "/" + key, value.get<double>(), step);
   }
-  for (const Json& layer : fields.value("routing", Json::array())) {
-    for (const char* name : {"load", "dropped", "router_norm"}) {
-      if (!layer.contains(name)) continue;
+  const Json routing = fields.value("routing", Json::array());
+  for (const char* metric : kExpertMetrics) {
+    for (const Json& layer : routing) {
+      if (!layer.contains(metric)) continue;
       events_.add_histogram(
-          fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), name),
-          layer.at(name).get<std::vector<double>>(), step, seconds_since_1970());
+          fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), metric),
+          layer.at(metric).get<std::vector<double>>(), step);
     }
+    const auto squares = kind == "eval" ? expert_squares(routing, metric) : std::nullopt;
+    if (!squares) continue;
+    events_.add_image(fmt::format("{}/experts/{}", tag, metric),
+                      {{squares->const_data_ptr<uint8_t>(), squares->nbytes()},
+                       squares->size(0),
+                       squares->size(1),
+                       1},
+                      step);
   }
 }
 
 void MetricsWriter::add_scalar(const std::string& tag, double value, int64_t step) {
-  events_.add_scalar(tag, value, step, seconds_since_1970());
+  events_.add_scalar(tag, value, step);
 }
 
 void MetricsWriter::sync() {

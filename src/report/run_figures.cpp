@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -256,7 +255,6 @@ std::vector<Json> metrics_lines(std::string_view metrics) {
 }
 
 std::string read_metrics(const fs::path& run) {
-  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
   if (!path_exists(run)) {
     fail_usage("{}: no such folder{}", run.string(), nearest_sibling(run));
   }
@@ -264,7 +262,7 @@ std::string read_metrics(const fs::path& run) {
     fail_usage("{}: no run, since it has no metrics.jsonl; give a folder that train wrote",
                run.string());
   }
-  return read_text(run / "metrics.jsonl", kAnySize, "a file of metrics");
+  return read_text(run / "metrics.jsonl", UINT64_MAX, "a file of metrics");
 }
 
 Figure run_curve(std::string_view metrics, const std::string& stem) {

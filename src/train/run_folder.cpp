@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <system_error>
 
@@ -212,8 +211,7 @@ UniqueFd open_metrics(const fs::path& path) {
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
 /// left unfinished counts as none.
 int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
-  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
-  const std::string text = read_text(path, kAnySize, "a file of metrics");
+  const std::string text = read_text(path, UINT64_MAX, "a file of metrics");
   size_t end = 0;
   int64_t lines = 0;
   while (lines < keep) {
@@ -312,8 +310,8 @@ void Throughput::restart() {
   images_ = 0;
 }
 
-double rounded(double value) {
-  return std::stod(fmt::format("{:.7g}", value));
+double rounded(double value, int digits) {
+  return std::stod(fmt::format("{:.{}g}", value, digits));
 }
 
 Json rounded_numbers(Json json) {

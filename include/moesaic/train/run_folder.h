@@ -183,8 +183,8 @@ class Throughput {
   int64_t images_ = 0;
 };
 
-/// Rounds `value` to seven significant digits, the precision of float32.
-double rounded(double value);
+/// Rounds `value` to so many significant digits, by default the precision of float32.
+double rounded(double value, int digits = 7);
 /// Returns an object with all numbers in it and in its objects rounded.
 Json rounded_numbers(Json json);
 

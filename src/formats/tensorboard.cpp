@@ -30,10 +30,13 @@ constexpr int kEventSummary = 5;
 constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
+constexpr int kValueImage = 4;
 constexpr int kValueHistogram = 5;
 // Numbers of HistogramProto: min, max, num, sum and sum_squares are 1 to 5.
 constexpr int kBucketLimits = 6;
 constexpr int kBuckets = 7;
+// Numbers of Summary.Image: height, width and colorspace, the number of channels, are 1 to 3.
+constexpr int kImageFile = 4;
 
 enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
@@ -54,6 +57,11 @@ void put_varint(std::string& out, uint64_t value) {
 
 void put_key(std::string& out, int field, Wire wire) {
   put_varint(out, static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire));
+}
+
+void put_number(std::string& out, int field, int64_t value) {
+  put_key(out, field, Wire::varint);
+  put_varint(out, static_cast<uint64_t>(value));
 }
 
 void put_bytes(std::string& out, int field, std::string_view bytes) {
@@ -83,13 +91,16 @@ std::string host_name() {
 
 }  // namespace
 
+double seconds_since_1970() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count();
+}
+
 EventWriter::EventWriter(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail("{}: cannot create: {}", folder.string(), error.message());
-  const std::chrono::duration<double> since_1970 =
-      std::chrono::system_clock::now().time_since_epoch();
-  const double now = since_1970.count();
+  const double now = seconds_since_1970();
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}",
                                        static_cast<int64_t>(now), host_name(), ::getpid());
   // Further writers of this process within the same second get a numeric suffix.
@@ -119,8 +130,8 @@ void EventWriter::add_scalar(std::string_view tag, double value, int64_t step, d
   append_value(tag, field, step, wall_time);
 }
 
-void EventWriter::add_histogram(std::string_view tag, std::span<const double> values, int64_t step,
-                                double wall_time) {
+void EventWriter::add_histogram(std::string_view tag, std::span<const double> values,
+                                int64_t step) {
   // Those of a value in the middle of each bucket, weighted by what it holds.
   double total = 0.0, sum = 0.0, sum_squares = 0.0;
   std::string limits, buckets;
@@ -142,7 +153,19 @@ void EventWriter::add_histogram(std::string_view tag, std::span<const double> va
   put_bytes(histogram, kBuckets, buckets);
   std::string field;
   put_bytes(field, kValueHistogram, histogram);
-  append_value(tag, field, step, wall_time);
+  append_value(tag, field, step);
+}
+
+void EventWriter::add_image(std::string_view tag, const PixelView& image, int64_t step) {
+  std::string picture;
+  int number = 0;
+  for (const int64_t size : {image.height, image.width, image.channels}) {
+    put_number(picture, ++number, size);
+  }
+  put_bytes(picture, kImageFile, encode_png(image));
+  std::string field;
+  put_bytes(field, kValueImage, picture);
+  append_value(tag, field, step);
 }
 
 void EventWriter::append_value(std::string_view tag, std::string_view fields, int64_t step,
@@ -153,8 +176,7 @@ void EventWriter::append_value(std::string_view tag, std::string_view fields, in
   std::string summary;
   put_bytes(summary, kSummaryValue, item);
   std::string event = event_at(wall_time);
-  put_key(event, kEventStep, Wire::varint);
-  put_varint(event, static_cast<uint64_t>(step));
+  put_number(event, kEventStep, step);
   put_bytes(event, kEventSummary, summary);
   append_record(event);
   if (buffer_.size() >= kFlushBytes) flush();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -184,34 +183,40 @@ std::vector<const char*> common_metrics(const std::vector<RunLines>& runs) {
   return common;
 }
 
-/// Loads of a layer's experts in % of a uniform one, by expert and step.
-using ExpertLoads = std::map<int64_t, std::map<int64_t, double>>;
+/// Values of a layer's experts, by expert and step.
+using ExpertValues = std::map<int64_t, std::map<int64_t, double>>;
 
-/// Returns the loads of each block from the lines of this kind.
-std::map<int64_t, ExpertLoads> expert_loads(const std::vector<Json>& lines, const char* kind) {
-  std::map<int64_t, ExpertLoads> blocks;
+/// Returns a metric in each block from the lines of this kind; loads in % of a uniform one.
+std::map<int64_t, ExpertValues> expert_values(const std::vector<Json>& lines, const char* kind,
+                                              const std::string& metric) {
+  std::map<int64_t, ExpertValues> blocks;
   for (const Json& line : lines) {
     if (line.value("kind", Json()) != kind) continue;
     for (const Json& layer : line.value("routing", Json::array())) {
+      if (!layer.contains(metric)) continue;
       const auto kept = layer.at("kept").get<std::vector<int64_t>>();
-      const auto load = layer.at("load").get<std::vector<double>>();
-      if (kept.size() != load.size()) fail("metrics.jsonl: 'load' has another length than 'kept'");
-      ExpertLoads& loads = blocks[layer.at("layer").get<int64_t>()];
+      const auto values = layer.at(metric).get<std::vector<double>>();
+      if (kept.size() != values.size()) {
+        fail("metrics.jsonl: '{}' has another length than 'kept'", metric);
+      }
+      const double scale = metric == "load"      ? 100.0 * static_cast<double>(kept.size())
+                           : metric == "dropped" ? 100.0
+                                                 : 1.0;
+      ExpertValues& block = blocks[layer.at("layer").get<int64_t>()];
       for (size_t i = 0; i < kept.size(); ++i) {
-        loads[kept[i]][line.at("step").get<int64_t>()] =
-            100.0 * load[i] * static_cast<double>(load.size());
+        block[kept[i]][line.at("step").get<int64_t>()] = scale * values[i];
       }
     }
   }
   return blocks;
 }
 
-/// Returns the loads by expert and step; of many steps the means of as many neighbours as needed.
-MeasuredTable load_table(const ExpertLoads& loads) {
+/// Returns the values by expert and step; of many steps the means of as many neighbours as needed.
+MeasuredTable expert_table(const ExpertValues& values) {
   constexpr size_t kMaxColumns = 60;
   std::set<int64_t> all;
-  for (const auto& [expert, by_step] : loads) {
-    for (const auto& [step, load] : by_step) all.insert(step);
+  for (const auto& [expert, by_step] : values) {
+    for (const auto& [step, value] : by_step) all.insert(step);
   }
   const std::vector<int64_t> steps(all.begin(), all.end());
   const size_t each = (steps.size() + kMaxColumns - 1) / kMaxColumns;
@@ -219,11 +224,11 @@ MeasuredTable load_table(const ExpertLoads& loads) {
   for (size_t first = 0; first < steps.size(); first += each) {
     table.columns.push_back(fmt::to_string(steps[std::min(first + each, steps.size()) - 1]));
   }
-  for (const auto& [expert, by_step] : loads) {
+  for (const auto& [expert, by_step] : values) {
     table.rows.push_back(fmt::to_string(expert));
     std::vector<double>& row = table.values.emplace_back();
     for (size_t first = 0; first < steps.size(); first += each) {
-      double sum = 0.0, count = 0.0;  // Experts that were pruned have no more load.
+      double sum = 0.0, count = 0.0;  // Experts that were pruned have no more.
       for (size_t i = first; i < std::min(first + each, steps.size()); ++i) {
         const auto found = by_step.find(steps[i]);
         if (found == by_step.end()) continue;
@@ -250,7 +255,6 @@ std::vector<Json> metrics_lines(std::string_view metrics) {
 }
 
 std::string read_metrics(const fs::path& run) {
-  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
   if (!path_exists(run)) {
     fail_usage("{}: no such folder{}", run.string(), nearest_sibling(run));
   }
@@ -258,7 +262,7 @@ std::string read_metrics(const fs::path& run) {
     fail_usage("{}: no run, since it has no metrics.jsonl; give a folder that train wrote",
                run.string());
   }
-  return read_text(run / "metrics.jsonl", kAnySize, "a file of metrics");
+  return read_text(run / "metrics.jsonl", UINT64_MAX, "a file of metrics");
 }
 
 Figure run_curve(std::string_view metrics, const std::string& stem) {
@@ -293,29 +297,32 @@ Figure run_comparison(const std::vector<RunMetrics>& runs, const std::string& st
   return curves_of(all, common, stem);
 }
 
-Figure expert_load_figure(std::string_view metrics, const std::string& stem) {
+Figure expert_figure(std::string_view metrics, const std::string& metric, const std::string& stem) {
   constexpr int kLine = 17;  // Pixels of an expert's name.
   constexpr size_t kMaxNames = 64;
   const std::vector<Json> lines = metrics_lines(metrics);
-  auto blocks = expert_loads(lines, "train");
-  if (blocks.empty()) blocks = expert_loads(lines, "eval");
+  auto blocks = expert_values(lines, "train", metric);
+  if (blocks.empty()) blocks = expert_values(lines, "eval", metric);
   if (blocks.empty()) {
-    fail_usage("metrics.jsonl: no line has the load of experts; give a run of a mixture");
+    fail_usage("metrics.jsonl: no line has '{}' of experts; give a run of a mixture{}", metric,
+               metric == "dropped" ? " with capacities" : "");
   }
+  const char* const title = metric == "load"      ? "load, % of a uniform one"
+                            : metric == "dropped" ? "dropped tokens, %"
+                                                  : "norm of the router's weights";
   std::vector<Panel> panels;
   size_t rows = 0;
-  for (const auto& [block, loads] : blocks) {
-    const MeasuredTable table = load_table(loads);
+  for (const auto& [block, values] : blocks) {
+    const MeasuredTable table = expert_table(values);
     rows = std::max(rows, std::min(table.rows.size(), kMaxNames));
-    panels.push_back(
-        heatmap_panel({.title = fmt::format("block {}: load, % of a uniform one", block),
-                       .x_label = "steps",
-                       .y_label = "expert",
-                       .table = table,
-                       .digits = 1,
-                       .shows_numbers = false,
-                       .names_every_row = table.rows.size() <= kMaxNames,
-                       .uses_sqrt_colors = true}));
+    panels.push_back(heatmap_panel({.title = fmt::format("block {}: {}", block, title),
+                                    .x_label = "steps",
+                                    .y_label = "expert",
+                                    .table = table,
+                                    .digits = metric == "router_norm" ? 3 : 1,
+                                    .shows_numbers = false,
+                                    .names_every_row = table.rows.size() <= kMaxNames,
+                                    .uses_sqrt_colors = true}));
   }
   constexpr int kWidth = 480, kScale = scale_room(kWidth);
   return panel_figure(stem, panels,

@@ -37,7 +37,7 @@ at::Tensor zero_counts(const nn::MoELayerImpl& layer) {
 
 Json four_digits(const std::vector<double>& values) {
   auto list = Json::array();
-  for (const double value : values) list.push_back(std::stod(fmt::format("{:.4g}", value)));
+  for (const double value : values) list.push_back(rounded(value, 4));
   return list;
 }
 

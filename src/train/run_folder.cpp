@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <system_error>
 
@@ -15,6 +15,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/train/expert_loads.h"
 
 namespace moesaic {
 namespace {
@@ -210,8 +211,7 @@ UniqueFd open_metrics(const fs::path& path) {
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
 /// left unfinished counts as none.
 int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
-  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
-  const std::string text = read_text(path, kAnySize, "a file of metrics");
+  const std::string text = read_text(path, UINT64_MAX, "a file of metrics");
   size_t end = 0;
   int64_t lines = 0;
   while (lines < keep) {
@@ -226,9 +226,24 @@ int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
   return lines;
 }
 
-double seconds_since_1970() {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return now.count();
+/// Returns a row of squares for each layer that has the metric, [H, W] bytes, or nothing without
+/// such layers. Square i is expert i: black for 0 or a removed expert, white for twice the layer's
+/// mean or more.
+std::optional<at::Tensor> expert_squares(const Json& routing, const char* metric) {
+  constexpr int64_t kSide = 8, kMaxExperts = 1024;
+  std::vector<at::Tensor> rows;
+  for (const Json& layer : routing) {
+    if (!layer.contains(metric)) continue;
+    const at::Tensor kept_K = torch::tensor(layer.at("kept").get<std::vector<int64_t>>());
+    const at::Tensor value_K =
+        torch::tensor(layer.at(metric).get<std::vector<double>>(), at::kDouble);
+    rows.push_back(at::zeros({kept_K.max().item<int64_t>() + 1}, at::kDouble)
+                       .index_put_({kept_K}, 127.5 * value_K / value_K.mean()));
+  }
+  if (rows.empty()) return std::nullopt;
+  const at::Tensor grey_LE = at::pad_sequence(rows, /*batch_first=*/true).slice(1, 0, kMaxExperts);
+  const at::Tensor bytes_LE = grey_LE.nan_to_num().clamp(0, 255).to(at::kByte);
+  return bytes_LE.repeat_interleave(kSide, 0).repeat_interleave(kSide, 1).contiguous();
 }
 
 }  // namespace
@@ -255,18 +270,27 @@ void MetricsWriter::write(const std::string& kind, int64_t step, const Json& fie
   for (const auto& [key, value] : fields.items()) {
     if (value.is_number()) add_scalar(tag + "/" + key, value.get<double>(), step);
   }
-  for (const Json& layer : fields.value("routing", Json::array())) {
-    for (const char* name : {"load", "dropped", "router_norm"}) {
-      if (!layer.contains(name)) continue;
+  const Json routing = fields.value("routing", Json::array());
+  for (const char* metric : kExpertMetrics) {
+    for (const Json& layer : routing) {
+      if (!layer.contains(metric)) continue;
       events_.add_histogram(
-          fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), name),
-          layer.at(name).get<std::vector<double>>(), step, seconds_since_1970());
+          fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), metric),
+          layer.at(metric).get<std::vector<double>>(), step);
     }
+    const auto squares = kind == "eval" ? expert_squares(routing, metric) : std::nullopt;
+    if (!squares) continue;
+    events_.add_image(fmt::format("{}/experts/{}", tag, metric),
+                      {{squares->const_data_ptr<uint8_t>(), squares->nbytes()},
+                       squares->size(0),
+                       squares->size(1),
+                       1},
+                      step);
   }
 }
 
 void MetricsWriter::add_scalar(const std::string& tag, double value, int64_t step) {
-  events_.add_scalar(tag, value, step, seconds_since_1970());
+  events_.add_scalar(tag, value, step);
 }
 
 void MetricsWriter::sync() {
@@ -286,8 +310,8 @@ void Throughput::restart() {
   images_ = 0;
 }
 
-double rounded(double value) {
-  return std::stod(fmt::format("{:.7g}", value));
+double rounded(double value, int digits) {
+  return std::stod(fmt::format("{:.{}g}", value, digits));
 }
 
 Json rounded_numbers(Json json) {

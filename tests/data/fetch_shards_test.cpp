@@ -123,6 +123,22 @@ TEST_F(ListedShards, AreThoseOfAFileInTheRepository) {
   EXPECT_THAT(test::failure_of([&] { DatasetSource{home_.name()}; }), HasSubstr("../a.tar"));
 }
 
+TEST_F(ListedShards, AreFetchedWithTheTokenOfTheirDescription) {
+  server_.answer_by([](const std::string& asked) -> std::string {
+    if (asked.find("Authorization: Bearer abc123\r\n") != std::string::npos) return "";
+    return "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+  });
+  const test::ScopedEnv hub("HF_TOKEN", "another"), token("MY_TOKEN", "abc123");
+  describe();
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { DatasetSource{home_.name()}; }),
+              AllOf(HasSubstr("401"), HasSubstr("the token in HF_TOKEN is refused")));
+  describe(R"(, "token_env": "MY_TOKEN")");
+  read(6);
+  EXPECT_THAT(server_.requests(), ElementsAre("datasets/me/pets/resolve/v1/_info.json 0",
+                                              "datasets/me/pets/resolve/v1/_info.json 0",
+                                              "datasets/me/pets/resolve/v1/a-1.tar 0"));
+}
+
 /// Sets when a file was last used.
 void use_at(const test::fs::path& path, time_t seconds) {
   const timespec times[] = {{0, UTIME_OMIT}, {seconds, 0}};

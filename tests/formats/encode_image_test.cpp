@@ -25,14 +25,11 @@ std::vector<uint8_t> slope(int64_t channels) {
   return pixels;
 }
 
-test::RgbImage decoded(const std::string& file) {
-  return test::decode_image({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
-}
-
 TEST(EncodeImage, PngKeepsEveryByte) {
   for (const int64_t channels : {1, 3}) {
     const std::vector<uint8_t> pixels = slope(channels);
-    const test::RgbImage image = decoded(encode_png({pixels, kHeight, kWidth, channels}));
+    const test::RgbImage image =
+        test::decode_image(encode_png({pixels, kHeight, kWidth, channels}));
     ASSERT_EQ(image.height, kHeight);
     ASSERT_EQ(image.width, kWidth);
     for (size_t i = 0; i < image.pixels.size(); ++i) {
@@ -46,7 +43,7 @@ TEST(EncodeImage, JpegIsNearAndSmallerOfLessQuality) {
     const std::vector<uint8_t> pixels = slope(channels);
     const std::string fine = encode_jpeg({pixels, kHeight, kWidth, channels}, 95);
     EXPECT_LT(encode_jpeg({pixels, kHeight, kWidth, channels}, 10).size(), fine.size());
-    const test::RgbImage image = decoded(fine);
+    const test::RgbImage image = test::decode_image(fine);
     ASSERT_EQ(image.height, kHeight);
     ASSERT_EQ(image.width, kWidth);
     for (size_t i = 0; i < image.pixels.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <regex>
 
 #include "base/support.h"
+#include "support/decoded_image.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -154,7 +155,7 @@ TEST(EventWriter, WritesScalars) {
 TEST(EventWriter, WritesHistogramsWithABucketForEachValue) {
   const test::TempDir folder;
   EventWriter writer(folder.path());
-  writer.add_histogram("load", std::vector{0.5, 0.25, 0.25}, 7, 1700000000.25);
+  writer.add_histogram("load", std::vector{0.5, 0.25, 0.25}, 7);
   writer.flush();
   const auto all = records(test::get(writer.path()));
   const Message event = decode(all.at(1));
@@ -174,6 +175,34 @@ TEST(EventWriter, WritesHistogramsWithABucketForEachValue) {
   };
   EXPECT_EQ(doubles(histogram.texts.at(6)), (std::vector{1.0, 2.0, 3.0}));
   EXPECT_EQ(doubles(histogram.texts.at(7)), (std::vector{0.5, 0.25, 0.25}));
+}
+
+TEST(EventWriter, WritesImages) {
+  const test::TempDir folder;
+  EventWriter writer(folder.path());
+  const std::vector<uint8_t> pixels = {0, 50, 100, 150, 200, 250};
+  writer.add_image("grey", {pixels, 2, 3, 1}, 7);
+  writer.add_image("colours", {pixels, 1, 2, 3}, 8);
+  EXPECT_THAT(test::failure_of([&] {
+                writer.add_image("none", {{}, 0, 0, 1}, 9);
+              }),
+              HasSubstr("an image file has 1 to"));
+  writer.flush();
+  const auto all = records(test::get(writer.path()));
+  ASSERT_EQ(all.size(), 3u);  // With the version.
+  const auto value_of = [&](size_t record) {
+    return decode(decode(decode(all.at(record)).texts.at(5)).texts.at(1));
+  };
+  EXPECT_EQ(decode(all[1]).numbers.at(2), 7u);
+  EXPECT_EQ(value_of(1).texts.at(1), "grey");
+  const Message grey = decode(value_of(1).texts.at(4)), colours = decode(value_of(2).texts.at(4));
+  // Height, width and number of channels.
+  EXPECT_EQ(grey.numbers, (std::map<uint64_t, uint64_t>{{1, 2}, {2, 3}, {3, 1}}));
+  EXPECT_EQ(colours.numbers, (std::map<uint64_t, uint64_t>{{1, 1}, {2, 2}, {3, 3}}));
+  EXPECT_THAT(
+      test::decode_image(grey.texts.at(4)).pixels,
+      ElementsAre(0, 0, 0, 50, 50, 50, 100, 100, 100, 150, 150, 150, 200, 200, 200, 250, 250, 250));
+  EXPECT_EQ(test::decode_image(colours.texts.at(4)).pixels, pixels);
 }
 
 TEST(EventWriter, NamesItsFileAsTensorBoardExpects) {

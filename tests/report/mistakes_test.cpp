@@ -43,9 +43,7 @@ TEST(Mistakes, AreDrawnByFallingConfidenceWithATableBeside) {
             ",3,dog,\"cat, tabby\",0.8750\n"
             ",2,\"cat, tabby\",dog,0.7500\n"
             ",0,\"cat, tabby\",dog,0.5000\n");
-  const std::string png = read_text(file);
-  const test::RgbImage sheet =
-      test::decode_image({reinterpret_cast<const uint8_t*>(png.data()), png.size()});
+  const test::RgbImage sheet = test::decode_image(read_text(file));
   // Two columns and rows with gaps of two pixels; what is empty is white.
   ASSERT_EQ(sheet.height, 6);
   ASSERT_EQ(sheet.width, 8);

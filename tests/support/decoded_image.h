@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "moesaic/formats/image.h"
@@ -21,6 +22,10 @@ inline RgbImage decode_image(std::span<const uint8_t> file, bool applies_exif = 
   RgbImage image{decoder.height(), decoder.width(), {}};
   decoder.decode(1, image.pixels);
   return image;
+}
+
+inline RgbImage decode_image(const std::string& file) {
+  return decode_image({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
 }
 
 }  // namespace moesaic::test

@@ -145,7 +145,8 @@ TEST(Trainer, WritesLoadsAndRouterNormsAndWarnsOfStarvedExperts) {
   for (const auto& entry : fs::directory_iterator(folder / "run")) {
     if (entry.path().filename().string().starts_with("events.")) events += read_text(entry.path());
   }
-  for (const char* tag : {"train/pretrain/block_1/load", "test/recover/block_1/router_norm"}) {
+  for (const char* tag : {"train/pretrain/block_1/load", "test/recover/block_1/router_norm",
+                          "test/recover/experts/router_norm"}) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
 }

@@ -6,11 +6,13 @@
 
 #include <fstream>
 
+#include "support/decoded_image.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
+using ::testing::ElementsAre;
 using train_test::TempDir;
 namespace fs = std::filesystem;
 
@@ -27,6 +29,47 @@ TEST(MetricsWriter, WritesALineForEachEvent) {
   EXPECT_EQ(metrics(folder),
             "{\"kind\":\"train\",\"step\":3,\"phase\":\"a\",\"loss\":0.5}\n"
             "{\"kind\":\"eval\",\"step\":4,\"accuracy\":25}\n");
+}
+
+/// Returns the last image of the event file in a folder, a file of PNG.
+std::string last_image(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!entry.path().filename().string().starts_with("events.")) continue;
+    const std::string events = read_text(entry.path());
+    const size_t begin = events.rfind("\x89PNG");
+    if (begin != std::string::npos) return events.substr(begin, events.rfind("IEND") + 8 - begin);
+  }
+  return "";
+}
+
+TEST(MetricsWriter, DrawsTheExpertsOfAnEvaluation) {
+  TempDir folder;
+  MetricsWriter recorder(folder / "run", 0);
+  const auto write = [&](const char* kind, const char* routing) {
+    recorder.write(kind, 4, {{"routing", Json::parse(routing)}}, "a");
+    recorder.sync();
+    return last_image(folder / "run");
+  };
+  EXPECT_EQ(write("train", R"([{"layer": 1, "kept": [0], "load": [1.0]}])"), "");
+  const auto greys = [&](const char* routing) {
+    const test::RgbImage image = test::decode_image(write("eval", routing));
+    std::vector<int> middles;  // Of squares with sides of 8 pixels.
+    for (int64_t y = 4; y < image.height; y += 8) {
+      for (int64_t x = 4; x < image.width; x += 8) {
+        middles.push_back(image.pixels.at(static_cast<size_t>(3 * (y * image.width + x))));
+      }
+    }
+    return middles;
+  };
+  // 127.5 is a uniform load; layer 1 has no expert 2, and layer 3 has lost its expert 1.
+  EXPECT_THAT(greys(R"([{"layer": 1, "kept": [0, 1], "load": [0.75, 0.25]},
+                        {"layer": 3, "kept": [0, 2], "load": [0.5, 0.5]}])"),
+              ElementsAre(191, 63, 0, 127, 0, 127));
+  EXPECT_THAT(greys(R"([{"layer": 1, "kept": [0, 1], "load": [0.0, 1.0]}])"), ElementsAre(0, 255));
+  // Images of dropped tokens follow those of loads.
+  EXPECT_THAT(greys(R"([{"layer": 1, "kept": [0], "load": [1.0]},
+                        {"layer": 3, "kept": [0, 1], "load": [0.5, 0.5], "dropped": [0, 0]}])"),
+              ElementsAre(0, 0));
 }
 
 TEST(MetricsWriter, CutsWhatFollowsTheKeptLines) {

@@ -58,9 +58,9 @@ struct RunMetrics {
 /// Throws Error (usage) where they have neither in common.
 Figure run_comparison(const std::vector<RunMetrics>& runs, const std::string& stem);
 
-/// Plots the load of each expert over the steps of training, or else of evaluations, as a heat map
-/// for each MoE layer, in % of a uniform load. Throws Error (usage) where no line has loads.
-Figure expert_load_figure(std::string_view metrics, const std::string& stem);
+/// Plots one of kExpertMetrics of each expert over the steps of training, or else of evaluations,
+/// as a heat map for each MoE layer. Throws Error (usage) where no line has it.
+Figure expert_figure(std::string_view metrics, const std::string& metric, const std::string& stem);
 
 /// Draws run_curve() into the run's folder, see draw_figure(). Throws as read_metrics() and
 /// run_curve() do, and Error if gnuplot is missing.

@@ -3,9 +3,14 @@
 // for starved experts.
 #pragma once
 
+#include <array>
+
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {
+
+/// What the lines of metrics say of each kept expert, in the layers of "routing" that have it.
+inline constexpr std::array kExpertMetrics = {"load", "dropped", "router_norm"};
 
 /// Mean load of a MoE layer's experts over some steps.
 struct LayerLoads {

@@ -149,8 +149,9 @@ class MetricsWriter {
   MetricsWriter(const fs::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
-  /// "<tag>/<field>", and what the layers in "routing" say of each expert histograms of them,
-  /// "<tag>/block_<N>/load". Lines that are not of one curve need different tags.
+  /// "<tag>/<field>", and the kExpertMetrics of "routing" histograms, "<tag>/block_<N>/load", and
+  /// for the kind "eval" images of all layers by experts, "<tag>/experts/load". Lines that are not
+  /// of one curve need different tags.
   void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
   void add_scalar(const std::string& tag, double value, int64_t step);
@@ -182,8 +183,8 @@ class Throughput {
   int64_t images_ = 0;
 };
 
-/// Rounds `value` to seven significant digits, the precision of float32.
-double rounded(double value);
+/// Rounds `value` to so many significant digits, by default the precision of float32.
+double rounded(double value, int digits = 7);
 /// Returns an object with all numbers in it and in its objects rounded.
 Json rounded_numbers(Json json);
 

@@ -204,9 +204,24 @@ class Mixtures(unittest.TestCase):
             self.assertFalse([node for node in program.graph.nodes if "moesaic" in str(node.target)])
             torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))
             self.assertEqual(os.listdir(folder), ["network.pt2"])
-            self.mixture.blocks[0].mlp.capacity_factor = 1.0
-            with self.assertRaisesRegex(NotImplementedError, "capacity"):
-                moesaic.export(self.mixture, Path(folder) / "other.pt2", shape=(7, WIDTH))
+
+    def test_a_file_drops_and_selects_what_its_layer_does(self):
+        chooses = {"router": "expert_choice", "capacity_factor": 1.0}
+        for shape, kept, options in (((7, WIDTH), range(4), {}), ((7, WIDTH), [0, 1, 3], {"gate": "softmax_selected"}),
+                                     ((WIDTH,), [1, 2], chooses), ((7, WIDTH), [1, 2], chooses),
+                                     ((7, WIDTH), [0, 1], {**chooses, "gate": "softmax_tokens"}),
+                                     ((7, WIDTH), [1, 3], {**chooses, "gate": "softmax_experts"})):
+            layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, **options).eval().requires_grad_(False)
+            layer.router.weight[1] = 5  # of all tokens below the first choice
+            layer.keep_experts(kept)
+            with self.subTest(shape=shape, **options), tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "layer.pt2"
+                moesaic.export(layer, file, shape=shape)
+                network = torch.export.load(file).module()
+                for batch in (1, 2, 7):
+                    x = images(batch).abs().reshape(-1, *shape)
+                    torch.testing.assert_close(network(x), layer(x))
+                self.assertGreater(layer.routing.drops.item(), 0)
 
     def test_compiles_in_one_graph_for_any_batch(self):
         self.compiles(self.mixture, [images(2), images(3), images(5)])

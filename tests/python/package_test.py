@@ -37,6 +37,7 @@ if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
     sys.path.insert(0, SITE.name)
 
 import moesaic  # noqa: E402
+import moesaic_program  # noqa: E402
 
 WIDTH, HIDDEN, EXPERTS, TOKENS = 6, 10, 4, 14
 
@@ -357,6 +358,22 @@ class Program(unittest.TestCase):
         self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1], f"ImportError: {said}")
         ran = self.python("import moesaic_program; moesaic_program.main()", self.folder)
         self.assertEqual((ran.stderr, ran.returncode), (f"error: {said}\n", 1))
+
+    def test_a_missing_library_is_one_line_with_its_package(self):
+        own = Path(moesaic.__file__).parent
+        shutil.copytree(own, self.folder / "moesaic", ignore=shutil.ignore_patterns("bin", "lib", "share"))
+        (self.folder / "moesaic/lib").mkdir()
+        library = (own / "lib/libmoesaic.so").read_bytes()
+        self.assertIn(b"\0libmpack.so.0\0", library)
+        (self.folder / "moesaic/lib/libmoesaic.so").write_bytes(
+            library.replace(b"\0libmpack.so.0\0", b"\0libmpack.so.7\0"))
+        shutil.copytree(Path(moesaic_program.__file__).parent, self.folder / "moesaic_program")
+        self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1],
+                         "ImportError: moesaic needs libmpack.so.7 of the Debian release that it was built on; "
+                         "apt-get install libmpack7")
+        for name, package in (("libre2.so.9", "libre2-9"), ("libcrypto.so.3", "libssl3"), ("libz.so.1", "zlib1g"),
+                              ("libjpeg.so.62", "libjpeg62-turbo"), ("libbz2.so.1.0", "libbz2-1.0")):
+            self.assertEqual(moesaic_program.debian_package(name), package)
 
     @unittest.skipIf(shutil.which("cmake") is None, "needs cmake")
     def test_a_build_without_a_compiler_is_one_line(self):

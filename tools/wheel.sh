@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds build/wheel/moesaic-*.whl and tries it: its size, its libraries, its types by pyright, and its tests in an empty
-# environment that has PyTorch alone. tools/wheel.sh FILE tries a wheel that is there. Installs what it needs: PyTorch by
-# tools/setup.sh, and Python wheels of exact versions into an environment of their own beside MOESAIC_VENV.
+# Builds build/wheel/moesaic-*.tar.gz and from it moesaic-*.whl, and tries this: its size, its libraries, its types by
+# pyright, how long an import takes, and its tests in an empty environment that has PyTorch alone, then with all packages
+# that they ask for, so that none is skipped. tools/wheel.sh FILE tries a wheel that is there. Installs what it needs:
+# PyTorch by tools/setup.sh, and Python wheels of exact versions into environments of their own beside MOESAIC_VENV.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-REQUIREMENTS=tools/python/requirements-wheel.txt
 MAX_BYTES=15000000
+MAX_IMPORT_SECONDS=3
 OUT=build/wheel
 BUILD=build/wheel-build  # as deep as build/release, whose objects ccache then has
 
@@ -17,22 +18,29 @@ fail() { # TEXT
 
 if [ $# -eq 0 ]; then tools/setup.sh; fi
 source tools/env.sh
-venv=$(dirname "$MOESAIC_VENV")/wheel-venv
-complete=$venv/.complete-$(sha256sum "$REQUIREMENTS" | cut -c 1-16)
-if [ ! -f "$complete" ]; then
-  mkdir -p "$(dirname "$venv")"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$REQUIREMENTS" ||
-    fail "the wheels of $REQUIREMENTS cannot be installed into $venv, which needs a network once"
-  rm -f "$venv"/.complete-*
+
+install() { # VENV REQUIREMENTS: makes an environment of what the file pins, unless there is one
+  local complete
+  complete=$1/.complete-$(sha256sum "$2" | cut -c 1-16)
+  if [ -f "$complete" ]; then return; fi
+  mkdir -p "$(dirname "$1")"
+  python3 -m venv "$1"
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$2" ||
+    fail "the wheels of $2 cannot be installed into $1, which needs a network once"
+  rm -f "$1"/.complete-*
   touch "$complete"
-fi
+}
+
+venv=$(dirname "$MOESAIC_VENV")/wheel-venv
+peers=$(dirname "$MOESAIC_VENV")/peers-venv
+install "$venv" tools/python/requirements-wheel.txt
+install "$peers" tools/python/requirements-peers.txt
 
 wheel=${1:-}
 mkdir -p "$OUT"
 if [ -z "$wheel" ]; then
-  rm -f "$OUT"/*.whl
-  "$venv/bin/python" -m build --wheel --no-isolation --skip-dependency-check --outdir "$OUT" \
+  rm -f "$OUT"/*.whl "$OUT"/*.tar.gz
+  "$venv/bin/python" -m build --no-isolation --skip-dependency-check --outdir "$OUT" \
     -C build-dir="$BUILD" . >"$OUT/build.log" 2>&1 ||
     { tail -n 30 "$OUT/build.log" >&2; fail "see $OUT/build.log"; }
   wheel=$(echo "$OUT"/*.whl)
@@ -57,5 +65,19 @@ if nm --dynamic --undefined-only "$site/moesaic/lib/libmoesaic.so" "$site/moesai
 fi
 "$venv/bin/python" -m pyright --project pyproject.toml --pythonpath "$OUT/env/bin/python"
 "$OUT/env/bin/moesaic" list recipes >/dev/null
+for _ in 1 2 3; do
+  "$OUT/env/bin/python" -c 'import time; began = time.perf_counter(); import moesaic; print(time.perf_counter() - began)'
+done | sort -g >"$OUT/import-seconds"
+seconds=$(head -n 1 "$OUT/import-seconds")
+awk "BEGIN { exit !($seconds < $MAX_IMPORT_SECONDS) }" || fail "an import takes $seconds s, at most $MAX_IMPORT_SECONDS"
 "$OUT/env/bin/python" -B -W ignore tests/python/package_test.py
-echo "wheel: $wheel, $bytes bytes"
+
+for part in "$MOESAIC_VENV"/lib/python3*/site-packages/{numpy*,pillow*,PIL} "$peers"/lib/python3*/site-packages/*; do
+  [ -e "$site/${part##*/}" ] || ln -s "$part" "$site"
+done
+for test in "package_test.py" "parquet_test.py tools/python"; do
+  # shellcheck disable=SC2086  # the words are split on purpose
+  "$OUT/env/bin/python" -B -W ignore tests/python/$test 2>&1 | tee "$OUT/tests.log"
+  if grep -q skipped= "$OUT/tests.log"; then fail "$test skips tests, see above"; fi
+done
+echo "wheel: $wheel, $bytes bytes, imported in $seconds s"

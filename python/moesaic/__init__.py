@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts for vision: layers on moesaic's operators (torch.ops.moesaic), and its program."""
-from moesaic_program import PACKAGE, torch_folder
+from moesaic_program import PACKAGE, debian_package, torch_folder
 
 torch_folder()  # says which PyTorch is needed, before a library fails to load
 
 import torch  # noqa: E402
 
-torch.ops.load_library(PACKAGE / "lib" / "libmoesaic.so")
+try:
+    torch.ops.load_library(PACKAGE / "lib" / "libmoesaic.so")
+except OSError as problem:
+    library, _, said = str(problem.__cause__).partition(": ")  # the loader's own words
+    if not said.startswith("cannot open shared object file"):
+        raise
+    raise ImportError(f"moesaic needs {library} of the Debian release that it was built on; "
+                      f"apt-get install {debian_package(library)}") from None
 
 from .change import prune, upcycle  # noqa: E402
 from .moe import MoE, Routing, routing  # noqa: E402

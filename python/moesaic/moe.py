@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -120,9 +121,9 @@ class MoE(nn.Module):
                 f"capacity_factor={self.capacity_factor}")
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.reshape(-1, self.width)
         if self.is_plain:
-            return self._plain(tokens).reshape(x.shape)
+            return self._plain(x)
+        tokens = x.reshape(-1, self.width)
         with torch.autocast(x.device.type, enabled=False):  # small differences of logits decide
             logits = self.router(tokens.to(self.router.weight.dtype))
         noisy = logits
@@ -151,22 +152,65 @@ class MoE(nn.Module):
             unused = unused & torch.isin(choice, torch.tensor(kept, dtype=choice.dtype, device=choice.device))
         return matrix, unused
 
-    def _plain(self, tokens: Tensor) -> Tensor:
-        """Computes forward() by PyTorch's operators alone, for files: every expert computes all tokens."""
-        if self.choice != "token_choice" or self.capacity_factor > 0:
-            raise NotImplementedError(
-                "export: this file needs layers of token choice without a capacity; set capacity_factor = 0")
-        logits = self.router(tokens)
-        best = logits.sort(dim=1, descending=True, stable=True).indices[:, :self.k]  # ties go to the lower expert
-        chosen = logits.gather(1, best)
-        gates = chosen.softmax(1) if self.gate == 0 else logits.softmax(1).gather(1, best)
-        gates_TE = torch.zeros_like(logits).scatter(1, best, gates)
+    def _plain(self, x: Tensor) -> Tensor:
+        """Computes forward() by PyTorch's operators alone, for files."""
+        tokens = x.reshape(-1, self.width)
+        by_image = x.dim() > 2 and self.choice == "expert_choice"
+        groups = x.reshape(x.shape[0], -1, self.width) if by_image else tokens.unsqueeze(0)
+        logits = self.router(groups)
+        weights = (self._weights_of_choices(logits[0]) if self.choice == "token_choice" else
+                   self._weights_of_selections(logits).reshape(-1, self.num_experts))
         e = self.experts
         y = torch.zeros_like(tokens)
         for slot, expert in enumerate(self.kept):
-            hidden = ACTIVATIONS[self.activation](tokens @ e.w1[slot] + e.b1[slot])
-            y = y + gates_TE[:, expert:expert + 1] * (hidden @ e.w2[slot] + e.b2[slot])
-        return y
+            gate, inputs, token = weights[:, expert], tokens, None
+            if self.capacity_factor > 0:  # room that is left goes to tokens of weight 0
+                gate, token = gate.topk(self._room(groups))
+                inputs = tokens.index_select(0, token)
+            hidden = ACTIVATIONS[self.activation](inputs @ e.w1[slot] + e.b1[slot])
+            rows = gate.unsqueeze(1) * (hidden @ e.w2[slot] + e.b2[slot])
+            y = y + rows if token is None else y.index_add(0, token, rows)
+        return y.reshape(x.shape)
+
+    def _share(self) -> tuple[int, float]:
+        """Returns the factors of tokens / experts in an expert's capacity."""
+        return (self.k, self.capacity_factor) if self.choice == "token_choice" else (1, self.capacity_factor * self.k)
+
+    def _capacity(self, token_logits: Tensor) -> Tensor:
+        """Returns the operators' capacity of an expert for logits [T], in their order of operations."""
+        k, factor = self._share()
+        tokens = torch.ones_like(token_logits, dtype=torch.float64).sum()
+        return torch.ceil(torch.ceil(tokens * k * factor / self.num_experts) / 4) * 4
+
+    def _room(self, x: Tensor) -> Any:
+        """Returns at least the rows of an expert for groups [groups, tokens, width], in whole numbers: 2^20 parts of a
+        row of each token."""
+        groups, tokens, _ = x.shape
+        k, factor = self._share()
+        parts = math.ceil(k * factor / self.num_experts * 2**20) + 1
+        rows = ((tokens * parts + 2**20 - 1) // 2**20 + 3) // 4 * 4
+        return torch.sym_min(groups * rows, groups * tokens)
+
+    def _weights_of_choices(self, logits: Tensor) -> Tensor:
+        """Returns the gates [T, E] of token choice, 0 for other experts and for dropped choices."""
+        best = logits.sort(dim=1, descending=True, stable=True).indices[:, :self.k]  # ties go to the lower expert
+        chosen = logits.gather(1, best)
+        gates = chosen.softmax(1) if self.gate == 0 else logits.softmax(1).gather(1, best)
+        if self.capacity_factor > 0:  # a queue holds all first choices before the second ones
+            taken = F.one_hot(best.t().flatten(), self.num_experts)
+            place = ((taken.cumsum(0) - 1) * taken).sum(1).unflatten(0, [self.k, -1]).t()
+            gates = gates * (place < self._capacity(logits[:, 0]))
+        return torch.zeros_like(logits).scatter(1, best, gates)
+
+    def _weights_of_selections(self, logits: Tensor) -> Tensor:
+        """Returns the gates [groups, tokens, E] of expert choice, 0 for tokens that an expert does not select."""
+        score = logits.softmax(2) if self.gate == 2 else logits
+        ranked, order = score.sort(dim=1, descending=True, stable=True)  # ties go to the earlier token
+        rank = torch.arange(score.shape[1], device=score.device).unsqueeze(1)
+        selected = rank < self._capacity(logits[0, :, 0])
+        gates = (ranked.masked_fill(~selected, -math.inf).softmax(1), ranked.softmax(1) * selected,
+                 ranked * selected)[self.gate]
+        return torch.zeros_like(logits).scatter(1, order, gates)
 
     def keep_experts(self, ids: Sequence[int]) -> None:
         """Removes all experts but these ids. The router keeps its rows, so that the others' gates do not change; a

@@ -86,7 +86,7 @@ def export(model: nn.Module | str | os.PathLike[str], out: str | os.PathLike[str
     an ending, the folder of load(); of a network the file .pt2 for inputs [batch, *shape], in evaluation.
 
     A file gets its name once its runtime computed the network's own output for 1, 2 and 7 inputs. Raises ValueError
-    for another ending, NotImplementedError for layers with a capacity, RuntimeError where results differ.
+    for another ending, RuntimeError where results differ.
     """
     form = FORMATS.get(Path(out).suffix)
     if form is None or (isinstance(model, nn.Module) and form != "pt2"):

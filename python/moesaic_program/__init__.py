@@ -24,6 +24,13 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
+def debian_package(library: str) -> str:
+    """Returns the Debian package that has a library, as libre2-9 has libre2.so.9."""
+    stem, _, version = library.partition(".so.")
+    others = {"libcrypto": f"libssl{version}", "libjpeg": "libjpeg62-turbo", "libz": "zlib1g"}
+    return others.get(stem, f"{stem}{'-' if stem[-1].isdigit() else ''}{version}")
+
+
 def environment() -> dict[str, str]:
     """Returns the environment of the program: where LibTorch is, and which Python records exports."""
     variables = {"MOESAIC_PYTHON": sys.executable, **os.environ}

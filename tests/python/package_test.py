@@ -37,6 +37,7 @@ if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
     sys.path.insert(0, SITE.name)
 
 import moesaic  # noqa: E402
+import moesaic_program  # noqa: E402
 
 WIDTH, HIDDEN, EXPERTS, TOKENS = 6, 10, 4, 14
 
@@ -204,9 +205,24 @@ class Mixtures(unittest.TestCase):
             self.assertFalse([node for node in program.graph.nodes if "moesaic" in str(node.target)])
             torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))
             self.assertEqual(os.listdir(folder), ["network.pt2"])
-            self.mixture.blocks[0].mlp.capacity_factor = 1.0
-            with self.assertRaisesRegex(NotImplementedError, "capacity"):
-                moesaic.export(self.mixture, Path(folder) / "other.pt2", shape=(7, WIDTH))
+
+    def test_a_file_drops_and_selects_what_its_layer_does(self):
+        chooses = {"router": "expert_choice", "capacity_factor": 1.0}
+        for shape, kept, options in (((7, WIDTH), range(4), {}), ((7, WIDTH), [0, 1, 3], {"gate": "softmax_selected"}),
+                                     ((WIDTH,), [1, 2], chooses), ((7, WIDTH), [1, 2], chooses),
+                                     ((7, WIDTH), [0, 1], {**chooses, "gate": "softmax_tokens"}),
+                                     ((7, WIDTH), [1, 3], {**chooses, "gate": "softmax_experts"})):
+            layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, **options).eval().requires_grad_(False)
+            layer.router.weight[1] = 5  # of all tokens below the first choice
+            layer.keep_experts(kept)
+            with self.subTest(shape=shape, **options), tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "layer.pt2"
+                moesaic.export(layer, file, shape=shape)
+                network = torch.export.load(file).module()
+                for batch in (1, 2, 7):
+                    x = images(batch).abs().reshape(-1, *shape)
+                    torch.testing.assert_close(network(x), layer(x))
+                self.assertGreater(layer.routing.drops.item(), 0)
 
     def test_compiles_in_one_graph_for_any_batch(self):
         self.compiles(self.mixture, [images(2), images(3), images(5)])
@@ -342,6 +358,22 @@ class Program(unittest.TestCase):
         self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1], f"ImportError: {said}")
         ran = self.python("import moesaic_program; moesaic_program.main()", self.folder)
         self.assertEqual((ran.stderr, ran.returncode), (f"error: {said}\n", 1))
+
+    def test_a_missing_library_is_one_line_with_its_package(self):
+        own = Path(moesaic.__file__).parent
+        shutil.copytree(own, self.folder / "moesaic", ignore=shutil.ignore_patterns("bin", "lib", "share"))
+        (self.folder / "moesaic/lib").mkdir()
+        library = (own / "lib/libmoesaic.so").read_bytes()
+        self.assertIn(b"\0libmpack.so.0\0", library)
+        (self.folder / "moesaic/lib/libmoesaic.so").write_bytes(
+            library.replace(b"\0libmpack.so.0\0", b"\0libmpack.so.7\0"))
+        shutil.copytree(Path(moesaic_program.__file__).parent, self.folder / "moesaic_program")
+        self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1],
+                         "ImportError: moesaic needs libmpack.so.7 of the Debian release that it was built on; "
+                         "apt-get install libmpack7")
+        for name, package in (("libre2.so.9", "libre2-9"), ("libcrypto.so.3", "libssl3"), ("libz.so.1", "zlib1g"),
+                              ("libjpeg.so.62", "libjpeg62-turbo"), ("libbz2.so.1.0", "libbz2-1.0")):
+            self.assertEqual(moesaic_program.debian_package(name), package)
 
     @unittest.skipIf(shutil.which("cmake") is None, "needs cmake")
     def test_a_build_without_a_compiler_is_one_line(self):

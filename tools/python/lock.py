@@ -14,6 +14,9 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 ROOTS = {
     "requirements.txt": ["torch==2.11.0", "numpy==2.4.6", "pillow==13.0.0",
                          "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.32.0"],
+    # What tests/python needs beside PyTorch, see tools/wheel.sh.
+    "requirements-peers.txt": ["matplotlib==3.11.2", "pandas==3.1.1", "pyarrow==26.0.1", "timm==1.0.31",
+                               "torchvision==0.26.0", "transformers==5.24.0"],
     # Must fit the CUDA version of the torch wheel.
     "requirements-nvcc.txt": ["cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"],
     "requirements-site.txt": ["mkdocs-material==9.8.1", "pymdown-extensions==12.3"],

@@ -29,7 +29,7 @@ def run(*words, threads: int = CORES) -> str:
 
 
 def make(out: pathlib.Path, last: str, *words) -> None:
-    """Makes what is not there, on one thread, as the experiment, so that both have equal digits."""
+    """Makes what is not there, on one thread as the experiment does."""
     if not (out / last).exists():
         run(*words, "--out", out, *(["--resume"] if words[0] == "train" and out.exists() else []), threads=1)
 

@@ -189,9 +189,11 @@ Measurement measured(const RunConfig& config, const ProbeContext& probe_context,
 }  // namespace
 
 DatasetOpener opener_of(DatasetCache& datasets) {
-  return [&datasets](std::string_view name, std::string_view split) {
-    return datasets.get(std::string(name), std::string(split));
-  };
+  return DatasetOpener(
+      [&datasets](std::string_view name, std::string_view split) {
+        return datasets.get(std::string(name), std::string(split));
+      },
+      [&datasets](std::string_view name) { return datasets.splits(name); });
 }
 
 int64_t ExperimentRun::images(int64_t num_steps) const {

@@ -44,9 +44,11 @@ COMPLETED = {  # what a page names a part of, and what is added to run it
     "tools/frozen.py record build/frozen.json": "--only experiments/pmoe/figure3",
     "tools/frozen.py check build/frozen.json": "--only experiments/pmoe/figure3",
     "tools/python/runtimes.py moesaic checkpoints/quickstart/seed1/keep4-router-norm-change": "1",
+    "tools/python/vit_course.py moesaic": "1 1",
 }
 SMALLER = {"smoke 'experiments/pmoe/*'": "experiments/pmoe/figure3",
-           "checkpoints/quickstart/seed1/keep4-router-norm-change": "checkpoints/quickstart"}
+           "checkpoints/quickstart/seed1/keep4-router-norm-change": "checkpoints/quickstart",
+           "tools/python/vit_course.py": "MOESAIC_HOME=.. tools/python/vit_course.py"}
 PLANNED = {
     "minutes to hours": ("moesaic reproduce *", "tools/quickstart.sh*"),
     "starts from a released checkpoint": ("moesaic train models/vmoe/recipes/imagenet.json *",),
@@ -78,7 +80,8 @@ RUN_BY = {  # FILE:TEXT or a test
 }
 OF_VENV = {"needs the Python of tools/setup.sh": (
     "pip *", "python3 tools/python/lock.py", "*MOESAIC_VENV/bin/python*", "tools/python/make_embeddings.py *",
-    "tools/python/make_synthetic_embeddings.py *", "tools/python/runtimes.py *")}
+    "tools/python/make_synthetic_embeddings.py *", "tools/python/runtimes.py *",
+    "tools/python/vit_course.py *")}
 LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )|"
                       r"^LD_PRELOAD=.*/(?=moesaic )")
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")

@@ -143,6 +143,8 @@ def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]
     recipe = few(read(root / "tools/gpu/recipe.json"))
     recipe["phases"][0]["data"] = "fashion-mnist"
     write(home / "share/moesaic/gpu/recipe.json", recipe)
+    script = "tools/python/export_program.py"
+    write(home / script, (root / script).read_bytes())
     make_data(home, root)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MOESAIC_DATA": "",
                    "MOESAIC_DEVICE": "cpu", "MOESAIC_HOME": str(home)}

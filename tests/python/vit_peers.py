@@ -9,7 +9,7 @@ import importlib.util
 import pathlib
 import sys
 
-SIDE, PATCH, WIDTH, DEPTH, HEADS, CLASSES = 32, 8, 32, 2, 4, 5
+SIDE, RESIZED, PATCH, WIDTH, DEPTH, HEADS, CLASSES = 32, 48, 8, 32, 2, 4, 5
 TOLERANCE = 1e-5
 
 
@@ -36,6 +36,9 @@ def timm_networks():
             "vit_medium_patch16_gap_240": {"qkv_bias": False}}.items():
         options = {**sizes, "num_classes": CLASSES, **more}
         yield name, timm.create_model(name, **options), ["--num-heads", str(HEADS)]
+    for name in ("vit_tiny_patch16_224", "vit_small_patch14_reg4_dinov2"):  # positions with and without a class
+        model = timm.create_model(name, **sizes, num_classes=CLASSES)
+        yield f"{name}_{RESIZED}", model, ["--num-heads", str(HEADS), "--image-size", str(RESIZED)]
 
 
 def transformers_networks():
@@ -87,8 +90,12 @@ def make(folder):
             continue
         for seed, (name, model, options) in enumerate(networks()):
             randomized(model, seed)
-            images = torch.randn(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
             save(model, folder / name)
+            side = SIDE
+            if "--image-size" in options:
+                side = RESIZED
+                model.set_input_size(img_size=side)
+            images = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(seed))
             with torch.no_grad():
                 outputs = output_of(model, images)
             save_file({"images": images}, folder / name / "images.safetensors")

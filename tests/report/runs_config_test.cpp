@@ -45,6 +45,13 @@ TEST(RunsConfig, RowsAreThoseGivenAndTheProductOfTheAxes) {
   EXPECT_EQ(config_of(config, rows[1]).seed, 1);
 }
 
+TEST(RunsConfig, RunsKnowWhichSplitsTheDataHave) {
+  // Pruning in a phase calibrates by validation images where there are some.
+  const std::vector<std::string> splits = {"train", "validation", "test"};
+  DatasetCache datasets(DatasetOpener(open_dataset, [splits](std::string_view) { return splits; }));
+  EXPECT_EQ(opener_of(datasets).splits("any"), splits);
+}
+
 TEST(RunsConfig, FormerKeysOfARowOverrideThoseOfTheRun) {
   std::string text = report_test::runs_text(R"("set": {"model.filters": 2},
       "rows": [{"name": "a", "runs": 4}, {"name": "b", "set": {"model.experts": 8}}])");

@@ -70,13 +70,16 @@ class DatasetCache {
     return preprocessed(data, for_network(preprocess, data->info(), input_shape));
   }
 
+  /// Returns the names of a dataset's splits.
+  std::vector<std::string> splits(std::string_view name) const { return open_.splits(name); }
+
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions
   /// during training, then "test", which may be missing where there is "validation".
   std::vector<std::string> evaluation_splits(const std::string& name) const {
-    const std::vector<std::string> splits = open_.splits(name);
+    const std::vector<std::string> known = splits(name);
     std::vector<std::string> found;
     for (const char* split : {"validation", "test"}) {
-      if (std::find(splits.begin(), splits.end(), split) != splits.end()) found.emplace_back(split);
+      if (std::find(known.begin(), known.end(), split) != known.end()) found.emplace_back(split);
     }
     if (found.empty()) found.emplace_back("test");  // Opening it says what is missing.
     return found;

@@ -95,8 +95,11 @@ constexpr char kExpertChoiceSource[] = R"(
     return weights
 )";
 
-// Only images cut into whole groups are written so.
-constexpr char kWholeGroups[] = "    return self.choose(logits.{}, {}).flatten(0, 1)\n";
+// Experts that choose a number of tokens that is known.
+constexpr char kWeightsOfSelected[] = R"(
+    token, gate = self.select(logits)
+    return gate.new_zeros([token.size(0), logits.size(0)]).scatter_(1, token, gate).t()
+)";
 
 /// Returns a method with the capacity of a group, see expert_capacity().
 std::string capacity_source(const auto& rule, int64_t k, int64_t rows, int64_t experts) {
@@ -128,7 +131,8 @@ struct WeightsSource {
   std::string body, methods;
 };
 
-WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect dialect) {
+WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect dialect,
+                        const std::string&) {
   const std::string selected = fmt::format("[:, :{}]", rule.k);
   std::string gate;
   switch (rule.gate) {
@@ -153,24 +157,22 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect
                                        : room_source(rule, experts)};
 }
 
-WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialect dialect) {
+bool has_fixed_rows(const ExpertChoiceOptions& rule) {
+  return rule.rows > 0 || rule.group_size > 0;
+}
+
+WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialect dialect,
+                        const std::string& kept) {
   const bool by_expert = rule.gate == ExpertGate::softmax_experts;
   const std::string score = by_expert ? "torch.softmax(logits, 2)" : "logits";
-  if (dialect == Dialect::python && rule.rows == 0 && rule.group_size == 0) {
+  if (dialect == Dialect::python && !has_fixed_rows(rule)) {
     return {"    return self.choose(logits.unsqueeze(0)).flatten(0, 1)\n",
             static_choice(rule, score, experts)};
   }
+  if (dialect == Dialect::python)
+    return {kWeightsOfSelected, static_selection(rule, kept, experts)};
   const char* const gate = kExpertGates.at(static_cast<size_t>(rule.gate));
   const std::string choose = fmt::format(kChoose, fmt::arg("gate", gate), fmt::arg("score", score));
-  if (dialect == Dialect::python) {
-    const int64_t group = rule.group_size;
-    const auto capacity = [&] { return expert_capacity(group, 1, rule.capacity_rule(), experts); };
-    return {fmt::format(kWholeGroups,
-                        group > 0 ? fmt::format("unflatten(0, [-1, {}])", group)
-                                  : std::string("unsqueeze(0)"),
-                        rule.rows > 0 ? rule.rows : std::min(group, capacity())),
-            choose};
-  }
   // A fixed number of rows has to fit into every group; a capacity is at most its size.
   const auto rows_of = [&](const char* size, const char* tokens) {
     return rule.rows > 0 ? fmt::format("self.capacity({})", tokens)
@@ -185,7 +187,7 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialec
 }
 
 /// The smallest float32 that reaches the threshold makes the comparison exact.
-WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect) {
+WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect, const std::string&) {
   auto threshold = static_cast<float>(rule.threshold);
   if (threshold < rule.threshold) {
     threshold = std::nextafter(threshold, std::numeric_limits<float>::infinity());
@@ -193,46 +195,62 @@ WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect) {
   return {fmt::format("    return (logits >= {}).to(logits.dtype)\n", literal(threshold)), ""};
 }
 
-constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits.device))";
+/// Returns the columns of a tensor that belong to some experts.
+std::string columns_of(const std::string& tensor, const std::vector<int64_t>& experts) {
+  return fmt::format("{}.index_select(1, torch.tensor([{}], device=logits.device))", tensor,
+                     fmt::join(experts, ", "));
+}
+
 constexpr char kMergedColumns[] =
     "    place = torch.tensor([{}], device=logits.device)\n"
     "    weights = self.weights_of_seen(logits)\n"
     "    return weights.new_zeros([weights.size(0), {}]).index_add_(1, place, weights)\n";
 
+/// Returns whether tokens choose among kept experts only.
+bool is_rerouted(const nn::RoutingRule& rule) {
+  return !nn::kept_experts(rule).empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
+}
+
+/// Returns whether forward() computes the rows that a fixed number of choices names.
+bool selects_rows(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts,
+                  Dialect dialect) {
+  const nn::RoutingRule rule = layer.router->evaluation_rule();
+  const auto* choice = std::get_if<ExpertChoiceOptions>(&rule);
+  return dialect == Dialect::python && choice != nullptr && has_fixed_rows(*choice) &&
+         !experts.has_mix && layer.merged_into.empty() && !layer.replacement_outputs.defined();
+}
+
 /// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
 /// which a token is routed, 0 elsewhere. Where removed experts are selected,
 /// removed_weights(logits) -> [T, E - K] are theirs. Gates of merged experts add up.
-std::string weights_source(const nn::MoELayerImpl& layer, Dialect dialect) {
+std::string weights_source(const nn::MoELayerImpl& layer, Dialect dialect, bool selects) {
   const nn::RoutingRule rule = layer.router->evaluation_rule();
   const int64_t experts = layer.options().num_experts;
   const std::vector<int64_t>& kept = nn::kept_experts(rule);
-  const std::string columns = fmt::format("{}", fmt::join(kept, ", "));
-  const bool is_rerouted = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
-  const auto seen = is_rerouted ? static_cast<int64_t>(kept.size()) : experts;
-  const WeightsSource source =
-      std::visit([&](const auto& options) { return source_of(options, seen, dialect); }, rule);
+  const auto seen = is_rerouted(rule) ? static_cast<int64_t>(kept.size()) : experts;
+  const bool selects_kept = selects && !kept.empty() && !is_rerouted(rule);
+  const std::string of_scores = selects_kept ? columns_of("", kept) : std::string();
+  const WeightsSource source = std::visit(
+      [&](const auto& options) { return source_of(options, seen, dialect, of_scores); }, rule);
   // Removed experts are out of the selection, or only of what it gives.
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
-  if (kept.empty()) return text + "    return self.weights_of_seen(logits)\n";
+  if (kept.empty() || selects_kept) return text + "    return self.weights_of_seen(logits)\n";
   if (!layer.merged_into.empty()) {
     return text + fmt::format(kMergedColumns, fmt::join(layer.merged_slots(), ", "), kept.size());
   }
-  if (is_rerouted) {
-    return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
-           ")\n";
+  if (is_rerouted(rule)) {
+    return text + "    return self.weights_of_seen(" + columns_of("logits", kept) + ")\n";
   }
   const std::string weights = "self.weights_of_seen(logits)";
-  return text + "    return " + fmt::format(kColumns, weights, columns) +
+  return text + "    return " + columns_of(weights, kept) +
          "\ndef removed_weights(self, logits: Tensor) -> Tensor:\n    return " +
-         fmt::format(kColumns, weights,
-                     fmt::format("{}", fmt::join(nn::removed_experts(rule, experts), ", "))) +
-         "\n";
+         columns_of(weights, nn::removed_experts(rule, experts)) + "\n";
 }
 
 constexpr char kRouter[] = R"(
 def forward(self, x: Tensor) -> Tensor:
-    logits = torch.mm(x, self.weight.t())
+    logits = torch.linear(x, self.weight)
 )";
 
 // Token t is of member t % M, expert e of member e / (E / M).
@@ -376,6 +394,12 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
     return room + fmt::format(kMixed, room.empty() ? "" : ", self.room(x.size(0))");
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
+  if (selects_rows(layer, experts, dialect)) {
+    const nn::RoutingRule rule = layer.router->evaluation_rule();
+    const std::string logits =
+        is_rerouted(rule) ? columns_of("logits", nn::kept_experts(rule)) : "logits";
+    return selected_forward(experts, layer.experts->num_experts(), logits, rounded);
+  }
   std::string source = room + fmt::format(kOfExperts, rounded);
   if (is_python && experts.mlp) {
     source += fmt::format(kByOperator, rounded, static_cast<int>(*experts.mlp));
@@ -445,11 +469,12 @@ Module make_experts(const Context& context, const nn::Experts& from,
 Module make_moe_layer(const Context& context, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
   const nn::ExpertsScript experts = from.experts->script_source();  // int8 rounds all weights
-  return make_module(
-      context, "MoELayer", from,
-      {{"router", make_router(context, *from.router)},
-       {"experts", experts_module(context, *from.experts, experts, shape)}},
-      weights_source(from, context.dialect) + forward_source(from, experts, context.dialect));
+  const bool selects = selects_rows(from, experts, context.dialect);
+  return make_module(context, "MoELayer", from,
+                     {{"router", make_router(context, *from.router)},
+                      {"experts", experts_module(context, *from.experts, experts, shape)}},
+                     weights_source(from, context.dialect, selects) +
+                         forward_source(from, experts, context.dialect));
 }
 
 }  // namespace moesaic::script

@@ -71,6 +71,40 @@ constexpr std::array kStaticGates = {
     "torch.softmax(ranked, 1) * selected", "ranked * selected",
     "selected.to(logits.dtype).expand_as(ranked)"};
 
+// Groups lie one after the other; each expert's tokens are sorted along the last dimension, which
+// has no gaps.
+constexpr char kStaticSelection[] = R"(
+def select(self, logits: Tensor) -> List[Tensor]:
+    groups = {groups}
+    ranked, order = torch.sort({score}.transpose(1, 2){kept}, stable=True, dim=2, descending=True)
+    first = torch.arange(0, logits.size(0), groups.size(1), device=logits.device).view([-1, 1, 1])
+    token = order.narrow(2, 0, {rows}) + first
+    return [token.transpose(0, 1).flatten(1), {gate}.transpose(0, 1).flatten(1)]
+)";
+
+// The gates are in the order of ExpertGate.
+constexpr std::array kSelectedGates = {
+    "torch.softmax(ranked.narrow(2, 0, {0}), 2)", "torch.softmax(ranked, 2).narrow(2, 0, {0})",
+    "ranked.narrow(2, 0, {0})", "torch.ones_like(ranked.narrow(2, 0, {0}))"};
+
+constexpr char kSelectedForward[] = R"(
+def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
+    logits = self.router.forward(x)
+    token, gate = self.select({logits})
+    room = token.size(1)
+    token = token.flatten()
+    rows = inputs.index_select(0, token){rounded}
+    {by_operator}rows = {rows}{rounded} * gate.flatten().unsqueeze(1)
+    return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)
+)";
+constexpr char kSelectedByOperator[] = R"(if has_operators():
+        offsets = torch.arange({0} + 1, dtype=torch.int32, device=token.device) * room
+        parts = self.experts.w1, self.experts.b1, self.experts.w2, self.experts.b2
+        rows = torch.ops.moesaic.grouped_mlp(rows, offsets, *parts, {1})[0]
+    else:
+        rows = self.experts.all_at_once(rows.unflatten(0, [{0}, -1])).flatten(0, 1)
+    )";
+
 constexpr char kStaticRoomOfExpert[] = R"(
 def room(self, tokens: int) -> int:
     return torch.sym_min(({rows}) * {most}, tokens)
@@ -171,6 +205,33 @@ std::string static_choice(const ExpertChoiceOptions& rule, const std::string& sc
   return capacity_text(rule.capacity_rule(), 1, experts) +
          fmt::format(kStaticChoose, fmt::arg("score", score), fmt::arg("gate", gate),
                      fmt::arg("tokens", fmt::format(kStaticTokens, "logits[0, :, 0]")));
+}
+
+std::string static_selection(const ExpertChoiceOptions& rule, const std::string& kept,
+                             int64_t experts) {
+  const int64_t group = rule.group_size;
+  const std::string groups =
+      group > 0 ? fmt::format("logits.unflatten(0, [-1, {}])", group) : "logits.unsqueeze(0)";
+  const int64_t rows =
+      rule.rows > 0 ? rule.rows
+                    : std::min(group, expert_capacity(group, 1, rule.capacity_rule(), experts));
+  const char* const gate = kSelectedGates.at(static_cast<size_t>(rule.gate));
+  const bool by_expert = rule.gate == ExpertGate::softmax_experts;
+  return fmt::format(kStaticSelection, fmt::arg("groups", groups), fmt::arg("rows", rows),
+                     fmt::arg("score", by_expert ? "torch.softmax(groups, 2)" : "groups"),
+                     fmt::arg("kept", kept),
+                     fmt::arg("gate", fmt::format(fmt::runtime(gate), rows)));
+}
+
+std::string selected_forward(const nn::ExpertsScript& experts, int64_t count,
+                             const std::string& logits, const std::string& rounded) {
+  std::string by_operator, rows = fmt::format("self.experts.one_by_one(rows, [room] * {})", count);
+  if (experts.mlp) {
+    by_operator = fmt::format(kSelectedByOperator, count, static_cast<int>(*experts.mlp));
+    rows = "rows";
+  }
+  return fmt::format(kSelectedForward, fmt::arg("rounded", rounded), fmt::arg("rows", rows),
+                     fmt::arg("logits", logits), fmt::arg("by_operator", by_operator));
 }
 
 std::string room_of_expert(const nn::MoELayerImpl& layer) {

@@ -20,6 +20,15 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts);
 std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
                           int64_t experts);
 
+/// Returns select(logits [T, E]) -> [token [K, R], gate [K, R]], the tokens of experts that choose
+/// a number R that follows from the settings. `kept` selects K of the scores [G, E, S].
+std::string static_selection(const ExpertChoiceOptions& rule, const std::string& kept,
+                             int64_t experts);
+
+/// Returns forward(), which computes the rows of select(`logits`) and no others.
+std::string selected_forward(const nn::ExpertsScript& experts, int64_t count,
+                             const std::string& logits, const std::string& rounded);
+
 /// Returns room(tokens), at least the rows of an expert; "" of experts that may get all tokens and
 /// are no recorded networks, of which torch.export and ONNX take as many rows as there are.
 std::string room_of_expert(const nn::MoELayerImpl& layer);

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes a ViT from a dense network to a small file: trains the rows of vit/course with each seed in run folders (the
 experiment keeps no networks), prunes and exports each mixture, evaluates all on test images and times some in turn.
-  tools/python/vit_course.py PROGRAM [SEEDS [ROUNDS]]    # 5 rounds, where a network has a second for each batch
-Writes results.json into checkpoints/vit-course; the same command continues what was stopped."""
+  tools/python/vit_course.py PROGRAM [SEEDS [ROUNDS]]    # 1,2,3,4,5; 5 rounds, a second for each network and batch
+Writes results.json into checkpoints/vit-course, where other seeds' values stay; the same command continues what was
+stopped."""
 import collections
 import concurrent.futures
 import itertools
@@ -48,15 +49,18 @@ def networks_of(seed: int) -> dict[str, pathlib.Path]:
         row: base / row for row in ("dense-long", "recovered", "max-drop")} | {"pt2": base / "max-drop.pt2"}
 
 
-def main(num_seeds: str = "5", num_rounds: str = "5") -> None:
+def main(seeds: str = "1,2,3,4,5", num_rounds: str = "5") -> None:
     text = (VIT / "experiments/course.json").read_text(encoding="utf-8").replace('"../', f'"{VIT}/')
-    course, seeds = json.loads(re.sub(r"^//.*", "", text, flags=re.M)), range(1, 1 + int(num_seeds))
+    course, numbers = json.loads(re.sub(r"^//.*", "", text, flags=re.M)), [int(seed) for seed in seeds.split(",")]
     OUT.mkdir(parents=True, exist_ok=True)
     for row in course["rows"]:
         (OUT / f"{row['name']}.json").write_text(json.dumps({**course["train"], **row["set"]}), encoding="utf-8")
     with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
-        networks = dict(zip(seeds, pool.map(networks_of, seeds)))
+        networks = dict(zip(numbers, pool.map(networks_of, numbers)))
     values = collections.defaultdict(dict)  # by row and metric, then by seed
+    if (OUT / "results.json").exists():
+        for row in json.loads((OUT / "results.json").read_text(encoding="utf-8"))["rows"]:
+            values[row["name"], row["metric"]].update({int(seed): value for seed, value in row["values"].items()})
     for seed, of_seed in networks.items():
         for row, network in of_seed.items():
             found = json.loads(run("eval", network, "--split", "test", "--json"))

@@ -22,7 +22,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
-#include "ties.h"
 
 namespace moesaic {
 namespace {

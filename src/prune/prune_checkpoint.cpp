@@ -444,15 +444,6 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   return result;
 }
 
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
-                                    const PrunePlan& plan) {
-  const std::shared_ptr<Model> pruned = meta_copy(shape);
-  const TensorMaker make = prune_shape(*pruned, checkpoint.model, plan);
-  TensorMap values = state_of(*pruned);
-  for (auto& [name, tensor] : values) tensor = make(name);
-  return model_of(Value::from_json(pruned->config(), "model"), values, checkpoint.folder.string());
-}
-
 std::string describe(const PruneCheckpointResult& result) {
   std::string text =
       fmt::format("{:>5}  {:>9}  kept by {}\n", "block", "experts", result.plan.criterion);

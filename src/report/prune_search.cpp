@@ -80,6 +80,7 @@ struct Search {
     add_point(plan, accuracy);
     if (!is_within_drop(accuracy)) return false;
     result.plan = plan;
+    result.chosen = result.points.size() - 1;
     return true;
   }
 
@@ -158,11 +159,6 @@ std::vector<PrunePoint> by_size(const PruneSearch& search) {
 }
 
 }  // namespace
-
-const PrunePoint& PruneSearch::plan_point() const {
-  const std::string experts = experts_text(plan);
-  return *std::ranges::find(points, experts, &PrunePoint::experts);
-}
 
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                            const std::shared_ptr<const Dataset>& data,

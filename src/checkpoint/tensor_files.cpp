@@ -62,15 +62,12 @@ void check_rows(const TensorSlice& slice, const TensorPiece& piece) {
        printable(piece.entry.name), slice.end - slice.first, form_of(piece));
 }
 
-/// Pieces of one tensor: by their first rows those that are slices, and the one that is whole.
-struct Pieces {
-  std::multimap<int64_t, TensorPiece> slices;
-  std::optional<TensorPiece> whole;
-};
+/// Pieces of one tensor by their first rows; the one that is whole has kUnsliced.
+using Pieces = std::multimap<int64_t, TensorPiece>;
+constexpr int64_t kUnsliced = -1;
 
 /// Makes one tensor of slices. `from` is what lists their files.
-StoredTensor joined(const std::string& name, std::multimap<int64_t, TensorPiece> slices,
-                    const fs::path& from) {
+StoredTensor joined(const std::string& name, Pieces slices, const fs::path& from) {
   const TensorPiece& model = slices.begin()->second;
   StoredTensor tensor{name, model.entry.dtype, model.entry.shape, {}};
   int64_t end = 0;
@@ -98,21 +95,19 @@ StoredTensor joined(const std::string& name, std::multimap<int64_t, TensorPiece>
 std::vector<StoredTensor> joined(std::vector<TensorPiece> pieces, const fs::path& from) {
   std::map<std::string, Pieces> found;
   for (TensorPiece& piece : pieces) {
-    if (const auto slice = parse_slice(piece.entry.name)) {
-      found[slice->name].slices.emplace(slice->first, std::move(piece));
-    } else {
-      found[piece.entry.name].whole = std::move(piece);
-    }
+    const TensorSlice slice =
+        parse_slice(piece.entry.name).value_or(TensorSlice{piece.entry.name, kUnsliced});
+    found[slice.name].emplace(slice.first, std::move(piece));
   }
   std::vector<StoredTensor> tensors;
-  for (auto& [name, item] : found) {
-    if (!item.whole) {
-      tensors.push_back(joined(name, std::move(item.slices), from));
+  for (auto& [name, parts] : found) {
+    auto& [first, whole] = *parts.begin();
+    if (first != kUnsliced) {
+      tensors.push_back(joined(name, std::move(parts), from));
       continue;
     }
-    TensorPiece& whole = *item.whole;
-    if (!item.slices.empty()) {
-      const TensorPiece& slice = item.slices.begin()->second;
+    if (parts.size() > 1) {
+      const TensorPiece& slice = std::next(parts.begin())->second;
       fail("{}: tensor {} is whole in '{}' and as {} in '{}'", from.string(), printable(name),
            name_of(whole.path), printable(slice.entry.name), name_of(slice.path));
     }

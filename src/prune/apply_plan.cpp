@@ -90,7 +90,8 @@ void apply_plan(Model& model, const PrunePlan& plan) {
 void keep_meta_experts(const MoEBlock& block, const std::vector<int64_t>& ids,
                        const std::string& replace) {
   nn::MoELayer layer = block.layer;
-  if (replace == kMerge && ids.size() < layer->kept().size()) {
+  if (ids == layer->kept()) return;
+  if (replace == kMerge) {
     const MergePlan merging =
         plan_merge(block, {.num_experts = layer->options().num_experts, .kept = ids});
     layer->merge_experts(ids, merging.into, merging.weights_PP);

@@ -26,57 +26,36 @@ class Removal {
     for (const int64_t other : removed_) sum += 2.0 * row[other];
     return sum;
   }
-  void push(int64_t expert) {
-    errors_.push_back(error() + cost(expert));
+  void remove(int64_t expert) {
+    error_ += cost(expert);
     removed_.push_back(expert);
   }
-  void pop() {
-    errors_.pop_back();
-    removed_.pop_back();
-  }
-  double error() const { return errors_.empty() ? 0.0 : errors_.back(); }
+  double error() const { return error_; }
 
  private:
   at::Tensor products_EE_;
   Ids removed_;
-  std::vector<double> errors_;
+  double error_ = 0.0;
 };
 
 /// Tries all subsets, those with low indices first.
-class SubsetSearch {
- public:
-  SubsetSearch(const Ids& present, Removal removal)
-      : present_(present), removal_(std::move(removal)) {}
-
-  Ids best(size_t count) {
-    search(0, count);
-    return best_;
-  }
-
- private:
-  void search(size_t place, size_t count) {
-    if (place == present_.size()) {
-      if (!best_.empty() && removal_.error() >= least_) return;
-      least_ = removal_.error();
-      best_ = kept_;
-      return;
+Ids least_error_subset(const Ids& present, const Removal& before, size_t count) {
+  std::vector<bool> stays(present.size());
+  std::fill_n(stays.begin(), count, true);
+  Ids best;
+  double least = 0.0;
+  do {
+    Removal removal = before;
+    Ids kept;
+    for (size_t i = 0; i < present.size(); ++i) {
+      stays[i] ? kept.push_back(present[i]) : removal.remove(present[i]);
     }
-    if (count > 0) {
-      kept_.push_back(present_[place]);
-      search(place + 1, count - 1);
-      kept_.pop_back();
-    }
-    if (present_.size() - place == count) return;  // The others must stay.
-    removal_.push(present_[place]);
-    search(place + 1, count);
-    removal_.pop();
-  }
-
-  const Ids& present_;
-  Removal removal_;
-  Ids kept_, best_;
-  double least_ = std::numeric_limits<double>::infinity();
-};
+    if (!best.empty() && removal.error() >= least) continue;
+    least = removal.error();
+    best = std::move(kept);
+  } while (std::prev_permutation(stays.begin(), stays.end()));
+  return best;
+}
 
 /// Removes the expert that costs least, the last of equal ones, until `count` are left.
 Ids greedy_subset(Ids kept, Removal removal, size_t count) {
@@ -89,7 +68,7 @@ Ids greedy_subset(Ids kept, Removal removal, size_t count) {
       least = cost;
       cheapest = expert;
     }
-    removal.push(*cheapest);
+    removal.remove(*cheapest);
     kept.erase(cheapest);
   }
   return kept;
@@ -111,10 +90,10 @@ std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, i
   if (size >= present.size()) return present;
   Removal removal(products_EE);
   for (int64_t id = begin; id < end; ++id) {
-    if (!std::ranges::binary_search(present, id)) removal.push(id);
+    if (!std::ranges::binary_search(present, id)) removal.remove(id);
   }
   if (subsets(present.size(), size) > kMaxSubsets) return greedy_subset(present, removal, size);
-  return SubsetSearch(present, removal).best(size);
+  return least_error_subset(present, removal, size);
 }
 
 }  // namespace moesaic

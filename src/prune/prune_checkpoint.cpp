@@ -22,7 +22,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
-#include "ties.h"
 
 namespace moesaic {
 namespace {
@@ -443,15 +442,6 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
     return write_tensors(path, state_of(*shape), make);
   });
   return result;
-}
-
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
-                                    const PrunePlan& plan) {
-  const std::shared_ptr<Model> pruned = meta_copy(shape);
-  const TensorMaker make = prune_shape(*pruned, checkpoint.model, plan);
-  TensorMap values = state_of(*pruned);
-  for (auto& [name, tensor] : values) tensor = make(name);
-  return model_of(Value::from_json(pruned->config(), "model"), values, checkpoint.folder.string());
 }
 
 std::string describe(const PruneCheckpointResult& result) {

@@ -224,6 +224,17 @@ Figure curves_plot(const PlotInput& input) {
   return in_two_columns(input, panels, 320);
 }
 
+/// Calls action(row, metric, table) for the tables at the end of each row's first run.
+void for_each_table(const PlotInput& input, const auto& action) {
+  for (const std::string& name : input.plot.metrics) {
+    for (const MeasuredRow& row : input.rows) {
+      const auto& tables = row.runs.front().final.tables;
+      const Metric* const metric = find_metric(row.metrics, name);
+      if (metric != nullptr && tables.contains(name)) action(row, *metric, tables.at(name));
+    }
+  }
+}
+
 /// Returns a plot of the tables at the end of each row's first run.
 Figure heatmap_plot(const PlotInput& input) {
   constexpr size_t kMaxWithNumbers = 12;  // Numbers of more columns would cover each other.
@@ -232,21 +243,14 @@ Figure heatmap_plot(const PlotInput& input) {
   std::vector<HeatMap> maps;
   int height = 200;
   bool wide = false;
-  for (const std::string& name : input.plot.metrics) {
-    for (const MeasuredRow& row : input.rows) {
-      const Metric* metric = find_metric(row.metrics, name);
-      if (metric == nullptr) continue;
-      const auto& tables = row.runs.front().final.tables;
-      if (!tables.contains(name)) continue;
-      const MeasuredTable& table = tables.at(name);
-      wide = wide || table.columns.size() > kWide;
-      height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
-      maps.push_back({.title = first_run_name(row) + ": " + metric->label,
-                      .table = table,
-                      .digits = metric->digits,
-                      .shows_numbers = table.columns.size() <= kMaxWithNumbers});
-    }
-  }
+  for_each_table(input, [&](const auto& row, const Metric& metric, const MeasuredTable& table) {
+    wide = wide || table.columns.size() > kWide;
+    height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
+    maps.push_back({.title = first_run_name(row) + ": " + metric.label,
+                    .table = table,
+                    .digits = metric.digits,
+                    .shows_numbers = table.columns.size() <= kMaxWithNumbers});
+  });
   PanelGrid grid{.columns = 2, .height = height, .left = 110, .top = 70, .bottom = 80};
   // A column of many has a few pixels only if its panel has the figure's whole width.
   if (wide) grid = {.columns = 1, .width = 960, .height = height, .left = 170, .bottom = 90};
@@ -292,17 +296,10 @@ Panel stems_panel(const std::string& title, const MeasuredTable& table, size_t& 
 /// panel for lines that share a name up to a comma, such as the neurons of an expert.
 Figure stems_plot(const PlotInput& input) {
   std::vector<Panel> panels;
-  for (const std::string& name : input.plot.metrics) {
-    for (const MeasuredRow& row : input.rows) {
-      const auto& tables = row.runs.front().final.tables;
-      const Metric* metric = find_metric(row.metrics, name);
-      if (metric == nullptr || !tables.contains(name)) continue;
-      const std::string title = metric->label + "; " + first_run_name(row);
-      for (size_t r = 0; r < tables.at(name).rows.size();) {
-        panels.push_back(stems_panel(title, tables.at(name), r));
-      }
-    }
-  }
+  for_each_table(input, [&](const auto& row, const Metric& metric, const MeasuredTable& table) {
+    const std::string title = metric.label + "; " + first_run_name(row);
+    for (size_t r = 0; r < table.rows.size();) panels.push_back(stems_panel(title, table, r));
+  });
   if (panels.empty()) panels.push_back(panel_of_nothing());
   return panel_figure(input.stem, panels,
                       {.width = 960, .height = 150, .bottom = 90, .gap_y = 120});

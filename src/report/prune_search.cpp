@@ -50,7 +50,8 @@ struct Search {
   }
 
   double accuracy_of(const PrunePlan& plan) {
-    const std::shared_ptr<Model> model = pruned_model(checkpoint, *shape, plan);
+    const std::shared_ptr<Model> model = model_of(checkpoint);
+    apply_plan(*model, plan);
     EvaluateOptions evaluate_options = options.evaluate;
     evaluate_options.on_progress = [this](int64_t, int64_t) {
       if (options.progress) options.progress(result.num_evaluations, at_most);
@@ -74,12 +75,12 @@ struct Search {
     result.points.push_back({experts_text(plan), parameters, accuracy, is_within_drop(accuracy)});
   }
 
-  /// Tries a plan and keeps it where it is near. Returns whether it is.
-  bool try_plan(const PrunePlan& plan) {
-    const double accuracy = accuracy_of(plan);
+  /// Adds the plan, and keeps it where it is near. Returns whether it is.
+  bool take(const PrunePlan& plan, double accuracy) {
     add_point(plan, accuracy);
     if (!is_within_drop(accuracy)) return false;
     result.plan = plan;
+    result.chosen = result.points.size() - 1;
     return true;
   }
 
@@ -111,7 +112,8 @@ struct Search {
     for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most;
     while (good - bad > 1) {
       const int64_t middle = bad + (good - bad) / 2;
-      (try_plan(plan_with(middle)) ? good : bad) = middle;
+      const PrunePlan plan = plan_with(middle);
+      (take(plan, accuracy_of(plan)) ? good : bad) = middle;
     }
   }
 
@@ -144,10 +146,7 @@ struct Search {
         best = next;
         best_accuracy = accuracy;
       }
-      if (!best) return;
-      add_point(*best, best_accuracy);
-      if (!is_within_drop(best_accuracy)) return;
-      result.plan = *best;
+      if (!best || !take(*best, best_accuracy)) return;
     }
   }
 };
@@ -160,11 +159,6 @@ std::vector<PrunePoint> by_size(const PruneSearch& search) {
 }
 
 }  // namespace
-
-const PrunePoint& PruneSearch::plan_point() const {
-  const std::string experts = experts_text(plan);
-  return *std::ranges::find(points, experts, &PrunePoint::experts);
-}
 
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                            const std::shared_ptr<const Dataset>& data,

@@ -28,22 +28,14 @@
 namespace moesaic {
 namespace {
 
-/// Gives the settings of a sweep, as an older version wrote them, their present names.
-void name_sweep_settings(Json& settings) {
+/// Gives the choices by layer of a sweep, as an older version wrote them, their present names.
+void name_layer_choices(Json& settings) {
   const auto runs = settings.find("runs");
   if (runs == settings.end() || !runs->is_object()) return;
   constexpr std::string_view kLayer = "by_layer.";
   auto present = Json::object();
   for (const auto& [key, part] : runs->items()) {
     present[key.starts_with(kLayer) ? "per_layer." + key.substr(kLayer.size()) : key] = part;
-  }
-  const std::pair<const char*, const char*> renamed[] = {{"whole", "exclude_blocks"},
-                                                         {"images", "num_calibration_images"}};
-  for (const auto& [former, name] : renamed) {
-    if (!present.contains("prune") || !present["prune"].contains(former)) continue;
-    const Json value = present["prune"][former];
-    present["prune"][name] = value;
-    present["prune"].erase(former);
   }
   *runs = std::move(present);
 }
@@ -86,6 +78,8 @@ Json settings_of_folder(Json settings) {
         if (timed) run["activation_checkpointing"] = checkpointing;
       } else if (name == "recover") {
         run = with_current_settings<PhaseConfig>(run);
+      } else if (name == "prune") {
+        run = with_current_settings<SweepConfig>(run);
       }
     }
   }
@@ -144,7 +138,7 @@ void claim(const fs::path& folder, Json settings) {
     auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
     if (!found) fail_usage("{}: corrupt: not JSON; give another --out", file.string());
     if (*found == settings) return;
-    name_sweep_settings(*found);
+    name_layer_choices(*found);
     join_runs(*found, settings);
     const std::vector<Difference> changed =
         setting_changes(settings_of_folder(std::move(*found)), settings_of_folder(settings));

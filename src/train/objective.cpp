@@ -141,60 +141,32 @@ at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& log
 
 namespace {
 
-/// An objective of the network's output, whose products run in `precision`.
+/// An objective of the network's output, whose products run in `precision`, and of the logits of a
+/// teacher, undefined without one: what that one computes is free before the network's activations
+/// are made.
 class OfOutput final : public Objective {
  public:
-  using Terms = std::function<LossTerms(const ModelOutput& output, const Batch& batch)>;
+  using Terms = std::function<LossTerms(const ModelOutput& output, const Batch& batch,
+                                        const at::Tensor& teacher_logits)>;
 
-  OfOutput(std::string precision, Terms terms)
-      : precision_(std::move(precision)), terms_(std::move(terms)) {}
+  OfOutput(std::string precision, Terms terms, std::optional<Teacher> teacher = {})
+      : precision_(std::move(precision)), terms_(std::move(terms)), teacher_(std::move(teacher)) {}
 
   LossTerms operator()(Model& model, const Batch& batch,
                        const at::Generator& random) const override {
+    const at::Tensor teacher_logits =
+        teacher_ ? teacher_->logits(model, batch.inputs) : at::Tensor();
     const ModelOutput output = [&] {
       const Autocast autocast(precision_, batch.inputs.device());
       return model.forward(batch.inputs, random);
     }();
-    return terms_(output, batch);
+    return terms_(output, batch, teacher_logits);
   }
 
  private:
   std::string precision_;
   Terms terms_;
-};
-
-/// An objective of classes that another network teaches too. What that one computes is free before
-/// the network's activations are made.
-class Distilled final : public Objective {
- public:
-  Distilled(const std::string& loss, ClassificationObjectiveConfig config, const Model& model,
-            const std::string& precision)
-      : loss_(loss),
-        config_(std::move(config)),
-        precision_(precision),
-        teacher_(config_.distill->teacher, model.device(), precision) {}
-
-  LossTerms operator()(Model& model, const Batch& batch,
-                       const at::Generator& random) const override {
-    const at::Tensor teacher_logits = teacher_.logits(model, batch.inputs);
-    at::Tensor logits;
-    const OfOutput of_labels(precision_, [&](const ModelOutput& output, const Batch& labelled) {
-      logits = output.logits;
-      return classification_terms(loss_, config_, output, labelled.labels, labelled.soft_labels);
-    });
-    LossTerms sum = of_labels(model, batch, random);
-    const at::Tensor term =
-        distillation_loss(loss_, logits, teacher_logits, config_.distill->temperature);
-    sum.terms.emplace_back("distill", term);
-    sum.loss = sum.loss + config_.distill->weight * term;
-    return sum;
-  }
-
- private:
-  std::string loss_;
-  ClassificationObjectiveConfig config_;
-  std::string precision_;
-  Teacher teacher_;
+  std::optional<Teacher> teacher_;
 };
 
 /// Adds auxiliary losses by their weights.
@@ -251,13 +223,22 @@ ObjectiveKind classification_objective(const std::string& loss) {
                      const std::string& precision) -> std::unique_ptr<Objective> {
     auto config = settings.as<ClassificationObjectiveConfig>();
     config.aux_losses = aux_loss_weights(config.aux_losses, model);
-    if (config.distill) {
-      return std::make_unique<Distilled>(loss, std::move(config), model, precision);
-    }
+    std::optional<Teacher> teacher;
+    if (config.distill) teacher.emplace(config.distill->teacher, model.device(), precision);
     return std::make_unique<OfOutput>(
-        precision, [loss, config = std::move(config)](const auto& output, const Batch& batch) {
-          return classification_terms(loss, config, output, batch.labels, batch.soft_labels);
-        });
+        precision,
+        [loss, config = std::move(config)](const auto& output, const Batch& batch,
+                                           const at::Tensor& teacher_logits) {
+          LossTerms sum =
+              classification_terms(loss, config, output, batch.labels, batch.soft_labels);
+          if (!config.distill) return sum;
+          const at::Tensor term =
+              distillation_loss(loss, output.logits, teacher_logits, config.distill->temperature);
+          sum.terms.emplace_back("distill", term);
+          sum.loss = sum.loss + config.distill->weight * term;
+          return sum;
+        },
+        std::move(teacher));
   };
   kind.check = [loss](const NamedSettings& settings, const SettingLocations& locations,
                       const Model& model, const DatasetInfo& data) {
@@ -297,7 +278,7 @@ ObjectiveKind squared_objective() {
   kind.make = [](const NamedSettings& settings, const Model& model, const std::string& precision) {
     const auto weights = aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model);
     return std::make_unique<OfOutput>(
-        precision, [weights](const ModelOutput& output, const Batch& batch) {
+        precision, [weights](const ModelOutput& output, const Batch& batch, const at::Tensor&) {
           LossTerms sum{(output.logits.to(at::kFloat) - batch.targets).square().mean()};
           sum.terms = {{"mse", sum.loss}};
           return with_aux_losses(std::move(sum), weights, output);
@@ -348,9 +329,10 @@ ObjectiveKind hinge_objective() {
       "other one";
   kind.make = [](const NamedSettings& settings, const Model&, const std::string& precision) {
     const bool linear = settings.as<HingeConfig>().linear;
-    return std::make_unique<OfOutput>(precision, [linear](const auto& output, const Batch& batch) {
-      return hinge_terms(linear, output.logits.to(at::kFloat), batch.labels);
-    });
+    return std::make_unique<OfOutput>(
+        precision, [linear](const auto& output, const Batch& batch, const auto&) {
+          return hinge_terms(linear, output.logits.to(at::kFloat), batch.labels);
+        });
   };
   kind.check = [](const NamedSettings&, const SettingLocations& locations, const Model& model,
                   const DatasetInfo& data) {

@@ -29,16 +29,19 @@ class PlannedModel {
   }
 
   void prune(const KeepSpec& keep, const std::string& replace) {
-    replace_ = replace;
     apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
-    if (!names_unknown_experts(keep)) check_keep(*model_, keep);
-    if (keep.chooses_among_layers()) {
-      prune_as_if_equal(keep);
-      return;
-    }
+    KeptExperts kept;
+    // Which layers keep how many is not known before there are scores; here all are equal.
+    if (!names_unknown_experts(keep)) kept = check_keep(*model_, keep);
     for (const MoEBlock& block : changed().moe_blocks()) {
       const KeepRule* rule = keep.rule_of(block.block);
-      if (rule != nullptr) prune(block, *rule);
+      if (rule == nullptr) continue;
+      const bool known = rule->ids() != nullptr && !guessed_.contains(block.block);
+      const std::vector<int64_t> ids = kept.contains(block.block) ? kept.at(block.block)
+                                       : known                    ? *rule->ids()
+                                                                  : first_experts(*rule, block);
+      if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
+      keep_meta_experts(block, ids, replace);
     }
   }
 
@@ -82,23 +85,6 @@ class PlannedModel {
     return *copy_;
   }
 
-  /// Which layers keep how many is not known before there are scores; here all are equal.
-  void prune_as_if_equal(const KeepSpec& keep) {
-    const KeptExperts kept = check_keep(changed(), keep);
-    for (MoEBlock& block : copy_->moe_blocks()) {
-      if (kept.at(block.block).size() == block.layer->kept().size()) continue;
-      guessed_.insert(block.block);
-      keep_meta_experts(block, kept.at(block.block), replace_);
-    }
-  }
-
-  void prune(const MoEBlock& block, const KeepRule& rule) {
-    const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
-    const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
-    if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
-    keep_meta_experts(block, ids, replace_);
-  }
-
   bool names_unknown_experts(const KeepSpec& keep) const {
     return std::any_of(guessed_.begin(), guessed_.end(), [&](int64_t block) {
       const KeepRule* rule = keep.rule_of(block);
@@ -118,7 +104,6 @@ class PlannedModel {
   const Model* model_;
   std::vector<std::string> classes_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
-  std::string replace_;        ///< What pruning puts in place of removed experts.
 };
 
 }  // namespace moesaic

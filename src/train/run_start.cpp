@@ -94,14 +94,6 @@ void check_initial_weights(const RunConfig& config, Model& shape) {
 
 namespace {
 
-TrainState read_state(const Json& json, const fs::path& checkpoint) {
-  try {
-    return parse<TrainState>(Value::from_json(json, (checkpoint / "state.json").string()));
-  } catch (const Error& error) {
-    fail("{}", error.what());  // The file is generated, so it is corrupt or foreign.
-  }
-}
-
 /// Throws Error where this process writes shards of checkpoints and process 0 made another folder.
 void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
   if (processes.expert_group().size() == 1 && !processes.config().shard_optimizer) return;
@@ -295,7 +287,8 @@ void Trainer::restore() {
     return LoadOptions{.load_optimizer = !ends_phase(step)};
   });
   const std::string from = loaded.folder.string();
-  state_ = read_state(loaded.state, loaded.folder);
+  state_ = with_errors_as_failures(  // The file is generated, so it is corrupt or foreign.
+      [&] { return parse<TrainState>(Value::from_json(loaded.state, from + "/state.json")); });
   const auto index = static_cast<size_t>(state_.phase_index);
   if (index >= plan_.size() || plan_[index].config.name != state_.phase) {
     fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,

@@ -38,7 +38,8 @@ class PruneSearchOf : public ::testing::Test {
   PruneSearch search() { return search_pruning(options_, checkpoint_, data_, search_); }
 
   double accuracy(const PrunePlan& plan) const {
-    const auto pruned = pruned_model(checkpoint_, *meta_model_of(checkpoint_), plan);
+    const auto pruned = model_of(checkpoint_);
+    apply_plan(*pruned, plan);
     return evaluate(*pruned, data_, search_.evaluate).metric("accuracy");
   }
 

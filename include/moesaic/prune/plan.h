@@ -220,6 +220,10 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options);
 /// which may be null.
 void complete_plan(PrunePlan& plan, const Model& model, const ExpertStatistics* statistics);
 
+/// Warns if all experts among which a token chooses have the same score, since the choice is then
+/// arbitrary. plan_pruning() does so itself.
+void warn_of_ties(const PrunePlan& plan);
+
 /// What the experts of a layer are chosen by.
 struct ExpertRanking {
   std::vector<double> scores;   ///< [E].

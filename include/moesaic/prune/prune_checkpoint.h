@@ -88,10 +88,6 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                           const Model& shape);
 
-/// Returns the pruned network of such a checkpoint, in memory.
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
-                                    const PrunePlan& plan);
-
 /// Returns the plan and the footprints as a text table.
 std::string describe(const PruneCheckpointResult& result);
 

@@ -42,12 +42,13 @@ struct PrunePoint {
 struct PruneSearch {
   PrunePlan plan;                  ///< The smallest one within max_drop.
   std::vector<PrunePoint> points;  ///< Tried networks in order; the unpruned one first.
+  size_t chosen = 0;               ///< Index of plan_point().
   std::string method;
   double max_drop = 0.0;
   int64_t num_evaluations = 0;
 
   /// Returns the point of the network that `plan` prunes.
-  const PrunePoint& plan_point() const;
+  const PrunePoint& plan_point() const { return points[chosen]; }
 };
 
 /// Searches among the plans of `options.prune`, whose `keep` gives whole blocks and, for bisection,

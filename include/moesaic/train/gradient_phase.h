@@ -425,13 +425,6 @@ class GradientPhase : public Phase {
   PhaseState state() const override;
   void load(const PhaseState& state) override;
 
-  /// Returns the plan as given.
-  const PhasePlan& plan() const { return plan_; }
-  /// Returns the optimizer.
-  const Optimizer& optimizer() const { return optimizer_; }
-  /// Returns the min loss of a step so far, where `stop` needs it.
-  std::optional<double> min_loss() const { return state_.min_loss; }
-
  private:
   /// Named scalar tensors on the network's device.
   using Scalars = std::vector<std::pair<std::string, at::Tensor>>;

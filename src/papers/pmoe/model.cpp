@@ -90,16 +90,8 @@ script::Module make_mixture(const script::Context& context, const nn::PatchMixtu
 
 constexpr int64_t kLastGroup = 2;
 
-nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
-  return {.channels = config.channels,
-          .side = config.image_size,
-          .num_blocks = config.num_blocks,
-          .widening = config.widen_factor,
-          .has_last_group = !config.moe};
-}
-
 nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
-  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const int64_t channels = nn::wide_channels(kLastGroup, config.widen_factor);
   const std::vector<int64_t>& kept = config.moe->router.kept_experts;
   return {.num_experts = kept.empty() ? config.moe->num_experts : static_cast<int64_t>(kept.size()),
           .channels = channels,
@@ -120,7 +112,7 @@ nn::RouterOptions router_options(const WrnPMoEConfig& config) {
 ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   const WrnMixtureConfig& moe = *config.moe;
   const int64_t side = config.map_size(), patch = moe.patch_size;
-  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const int64_t channels = nn::wide_channels(kLastGroup, config.widen_factor);
   if (side % patch != 0) {
     return {fmt::format(
                 "patches of {0} x {0} do not divide the last feature map, {1} x {1}; choose {2}",
@@ -222,7 +214,7 @@ std::optional<torch::jit::Module> PMoE::torchscript(const script::Context& conte
 }
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
-  if (trunk_options(config).channels_of(0) < 1) {
+  if (nn::wide_channels(0, config.widen_factor) < 1) {
     return {fmt::format("widen_factor {} leaves no channel; choose 1", config.widen_factor),
             {"widen_factor"}};
   }
@@ -231,7 +223,9 @@ ConfigProblem config_problem(const WrnPMoEConfig& config) {
 
 WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  trunk = register_module("trunk", nn::WideResNet(trunk_options(config_), generator));
+  trunk = register_module(
+      "trunk", nn::WideResNet(nn::FeatureMapShape{config_.channels, config_.image_size},
+                              config_.num_blocks, config_.widen_factor, !config_.moe, generator));
   if (config_.moe) {
     experts = nn::MapExperts(expert_options(config_), generator);
     moe = register_module("moe", nn::MoELayer(router_options(config_), experts.ptr(), generator));

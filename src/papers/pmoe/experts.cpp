@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"

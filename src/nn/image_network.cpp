@@ -387,20 +387,21 @@ torch::nn::BatchNormOptions keras_batch_norm_options(int64_t channels) {
   return torch::nn::BatchNormOptions(channels).eps(1e-3).momentum(0.01);
 }
 
-int64_t WideResNetOptions::channels_of(int64_t group) const {
+int64_t wide_channels(int64_t group, double widening) {
   return static_cast<int64_t>(static_cast<double>(kStemChannels << group) * widening);
 }
 
-WideResNetImpl::WideResNetImpl(const WideResNetOptions& options, const at::Generator& generator)
-    : maps_{options.channels, options.side} {
+WideResNetImpl::WideResNetImpl(const FeatureMapShape& images, int64_t num_blocks, double widening,
+                               bool has_last_group, const at::Generator& generator)
+    : maps_(images) {
   stem_ = register_module("stem", make_convolution(maps_, kStemChannels, 3, 1, generator));
   for (int64_t g = 0; g < kGroups; ++g) {
-    const int64_t channels = options.channels_of(g), stride = g == 0 ? 1 : 2;
-    if (g + 1 == kGroups && !options.has_last_group) {
+    const int64_t channels = wide_channels(g, widening), stride = g == 0 ? 1 : 2;
+    if (g + 1 == kGroups && !has_last_group) {
       groups_->push_back(NormConv(maps_, channels, stride, generator));
       break;
     }
-    for (int64_t b = 0; b < options.num_blocks; ++b) {
+    for (int64_t b = 0; b < num_blocks; ++b) {
       groups_->push_back(WideBlock(maps_, channels, b == 0 ? stride : 0, generator));
     }
   }

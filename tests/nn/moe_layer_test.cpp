@@ -99,7 +99,7 @@ TEST(MoELayer, RefusesToKeepWhatIsNotThere) {
 // A layer takes experts of any kind, whose inputs may have another shape than the router's.
 TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
   nn::FilterExperts filters(
-      nn::FilterExpertsOptions{.num_experts = 3, .num_patches = 2, .width = 4, .num_filters = 6},
+      ClusterMoEConfig{.num_patches = 2, .width = 4, .num_filters = 6, .init_scale = 1.0}, 3,
       nn::make_generator(1));
   nn::MoELayer layer(
       nn::RouterOptions{.width = 5, .num_experts = 3, .rule = TokenChoiceOptions{.k = 2}},

@@ -161,18 +161,9 @@ std::shared_ptr<ImageNetwork> make_image_network(const std::string& name,
 // Wide residual networks (Zagoruyko and Komodakis, arXiv:1605.07146), with the initial values, the
 // normalisation and the padding of Keras, by which the pMoE paper's code was written.
 
-/// Shape of a WideResNet.
-struct WideResNetOptions {
-  int64_t channels = 3, side = 32;  ///< Shape of the images.
-  int64_t num_blocks = 1;           ///< Residual blocks of a group.
-  double widening = 10.0;           ///< Groups have 16, 32 and 64 times as many channels, rounded
-                                    ///< down.
-  bool has_last_group = true;  ///< False: batch normalisation, ReLU and a 3x3 convolution of stride
-                               ///< 2 to the last group's channels take its place.
-
-  /// Returns the channels of group g, counted from 0.
-  int64_t channels_of(int64_t group) const;
-};
+/// Returns the channels of group g of a WideResNet, from 0: 16, 32 and 64 times `widening`, rounded
+/// down.
+int64_t wide_channels(int64_t group, double widening);
 
 /// A wide residual network up to its last feature map: a 3x3 stem of 16 channels and three groups
 /// of blocks. A block is twice (batch normalisation, ReLU, 3x3 convolution) plus a shortcut, in the
@@ -180,10 +171,13 @@ struct WideResNetOptions {
 /// halve the map. With the final linear layer it has 6 * blocks + 4 layers.
 class WideResNetImpl : public torch::nn::Module {
  public:
-  /// Draws the initial values from `generator`.
-  WideResNetImpl(const WideResNetOptions& options, const at::Generator& generator);
+  /// `images` is their shape; a group has `num_blocks` blocks. Without `has_last_group` batch
+  /// normalisation, ReLU and a 3x3 convolution of stride 2 to the last group's channels take its
+  /// place. Draws the initial values from `generator`.
+  WideResNetImpl(const FeatureMapShape& images, int64_t num_blocks, double widening,
+                 bool has_last_group, const at::Generator& generator);
 
-  /// Computes images_BCHW [B, C, S, S] -> [B, channels_of(2), ceil(S / 4), ceil(S / 4)], without a
+  /// Computes images_BCHW [B, C, S, S] -> [B, C', ceil(S / 4), ceil(S / 4)], without a
   /// normalisation of the map.
   at::Tensor forward(const at::Tensor& images_BCHW) {
     return groups_->forward(stem_->forward(images_BCHW));

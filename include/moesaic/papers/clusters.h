@@ -17,37 +17,28 @@
 #include "moesaic/ops/activation.h"
 
 namespace moesaic {
-namespace nn {
 
-/// Sizes and initial values of FilterExperts.
-struct FilterExpertsOptions {
-  int64_t num_experts = 1;  ///< Number of experts, K.
-  int64_t num_patches = 1;  ///< Number of patches of an input, P.
-  int64_t width = 0;        ///< Width of a patch, d.
-  int64_t num_filters = 0;  ///< Number of filters of an expert, J.
-  int64_t num_outputs = 2;  ///< Number of outputs, C.
-  Activation activation = Activation::cubic;
-  double init_scale = 1.0;       ///< Initial values are uniform on +-init_scale / sqrt(d),
-  bool has_normal_init = false;  ///< or normal with the standard deviation init_scale.
-  bool bias = true;              ///< Whether there is `b`.
-};
+struct ClusterMoEConfig;
+
+namespace nn {
 
 /// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with
 /// parameters `w` [K, d, J] and `b` [K, J], undefined without biases, see filter_experts() of ops.
 /// A neuron is a filter.
 class FilterExpertsImpl : public Experts {
  public:
-  /// Draws the initial values from `generator`.
-  FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator);
+  /// Makes so many experts, whose initial values are drawn from `generator`.
+  FilterExpertsImpl(const ClusterMoEConfig& config, int64_t experts,
+                    const at::Generator& generator);
 
   /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t num_experts() const override { return w.size(0); }
-  int64_t num_outputs() const override { return options_.num_outputs; }
+  int64_t num_outputs() const override { return num_outputs_; }
   double flops_per_row() const override {
-    return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
+    return 2.0 * static_cast<double>(num_patches_ * w.size(1) * w.size(2));
   }
   ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
@@ -57,7 +48,8 @@ class FilterExpertsImpl : public Experts {
   at::Tensor w, b;
 
  private:
-  FilterExpertsOptions options_;
+  int64_t num_patches_, num_outputs_;
+  Activation activation_;
 };
 TORCH_MODULE(FilterExperts);
 

@@ -27,51 +27,6 @@ inline constexpr std::array<const char*, 7> kLinkNames = {
 
 namespace nn {
 
-/// Sizes, link and noise of a GatedMixture.
-struct GatedMixtureOptions {
-  int64_t width = 10, num_experts = 2;
-  Link link = Link::identity;
-  double noise = 0.05;  ///< sigma of the outputs, which likelihoods need.
-  bool has_gate_biases = false;
-};
-
-/// The gated mixture of "Learning in Gated Neural Networks" (eq. 1): expert i outputs g(<a_i, x>),
-/// and P[z_i = 1 | x] = softmax_i(<w_1, x>, ..., <w_k-1, x>, 0). Gates may have biases,
-/// <w_i, x> + b_i (appendix A).
-class GatedMixtureImpl : public torch::nn::Module {
- public:
-  /// Regressors are random unit vectors, gates 0: every expert is as probable.
-  GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator);
-
-  /// Returns E[y | x] [B], x: [B, d].
-  at::Tensor forward(const at::Tensor& x_Bd) const {
-    return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
-  }
-  /// Returns P[z | x] [B, k].
-  at::Tensor probabilities(const at::Tensor& x_Bd) const {
-    const at::Tensor logits = x_Bd.mm(gates.t());
-    return at::constant_pad_nd(gates_bias.defined() ? logits + gates_bias : logits, {0, 1})
-        .softmax(1);
-  }
-  /// Returns gates [k - 1, d], or [k - 1, d + 1] with their biases last: those of inputs (x, 1).
-  at::Tensor full_gates() const {
-    return gates_bias.defined() ? at::cat({gates, gates_bias.unsqueeze(1)}, 1) : gates;
-  }
-  /// Returns the experts' outputs [B, k].
-  at::Tensor outputs(const at::Tensor& x_Bd) const;
-
-  /// Returns the options as given.
-  const GatedMixtureOptions& options() const { return options_; }
-
-  at::Tensor regressors;  ///< a_i, [k, d]
-  at::Tensor gates;       ///< w_i, [k - 1, d]; w_k = 0
-  at::Tensor gates_bias;  ///< b_i, [k - 1], or undefined
-
- private:
-  GatedMixtureOptions options_;
-};
-TORCH_MODULE(GatedMixture);
-
 /// How a GRU's candidate state is computed; both agree for reset gates of 0 and 1 only.
 enum class GruView {
   mixture,    ///< (1 - r) g(U x + b) + r g(U x + b + W h + c), a mixture of two experts.
@@ -215,8 +170,9 @@ void describe(auto& f, GatedMoEConfig& c) {
 }
 ConfigProblem config_problem(const GatedMoEConfig& config);
 
-/// y = sum_i softmax_i(<w, x>) g(<a_i, x>), see nn::GatedMixture. An input is an image of one
-/// channel and one row, of d numbers; all experts compute all of them.
+/// The gated mixture of eq. 1: y = sum_i P[z_i = 1 | x] g(<a_i, x>) with P[z_i = 1 | x] =
+/// softmax_i(<w_1, x>, ..., <w_k-1, x>, 0). Gates may have biases, <w_i, x> + b_i (appendix A). An
+/// input is an image of one channel and one row, of d numbers; all experts compute all of them.
 class GatedMoE : public OneLayerModel<GatedMoEConfig> {
  public:
   /// Draws the initial values from `seed`.
@@ -233,7 +189,19 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
   /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d], or d + 1 with the biases.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
-  nn::GatedMixture mixture{nullptr};
+  /// Returns the link function.
+  Link link() const;
+  /// Returns gates [k - 1, d], or [k - 1, d + 1] with their biases last: those of inputs (x, 1).
+  at::Tensor full_gates() const {
+    return gates_bias.defined() ? at::cat({gates, gates_bias.unsqueeze(1)}, 1) : gates;
+  }
+
+  at::Tensor regressors;  ///< a_i, [k, d]
+  at::Tensor gates;       ///< w_i, [k - 1, d]; w_k = 0
+  at::Tensor gates_bias;  ///< b_i, [k - 1], or undefined
+
+ private:
+  std::shared_ptr<torch::nn::Module> mixture_;  ///< Holds them, by whose names files have them.
 };
 
 inline constexpr char kGru[] = "gru";

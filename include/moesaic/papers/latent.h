@@ -17,15 +17,10 @@
 #include "moesaic/nn/router.h"
 
 namespace moesaic {
-namespace nn {
 
-/// Sizes and activation of ShallowExperts.
-struct ShallowExpertsOptions {
-  int64_t num_experts = 8, width = 200, hidden = 500;
-  double bias = 1.0;          ///< C_b: biases are U[-C_b, C_b].
-  bool uses_hermite = false;  ///< The randomised polynomial of appendix A.3; false: ReLU.
-  int64_t min_degree = 3, max_degree = 5;  ///< k* and p* of that polynomial.
-};
+struct LatentMoEConfig;
+
+namespace nn {
 
 /// Returns sigma(<w[j], x> + b[j]) for the rows of x_Rd: [R, J]. sigma is the ReLU, or where
 /// hermite_JK is defined the polynomials of these coefficients.
@@ -39,7 +34,7 @@ at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const
 class ShallowExpertsImpl : public Experts {
  public:
   /// Draws the initial values from `generator`.
-  ShallowExpertsImpl(ShallowExpertsOptions options, const at::Generator& generator);
+  ShallowExpertsImpl(const LatentMoEConfig& config, const at::Generator& generator);
 
   /// First layers and output weights.
   struct Neurons {

@@ -24,27 +24,18 @@
 #include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic {
-namespace nn {
 
-/// Sizes and initial values of PatchExperts.
-struct PatchExpertsOptions {
-  int64_t num_experts = 1;  ///< Number of experts, K.
-  int64_t width = 0;        ///< Width of a patch, d.
-  int64_t hidden = 0;       ///< Neurons of an expert, h = m / k.
-  int64_t num_outputs = 1;  ///< Outputs o: 1 for two classes, else a class each.
-  double init_std = 0.0;    ///< Standard deviation of the neurons' normal initial values.
-  /// The output weights: false: a ~ N(0, 1); true: each expert adds to a class of its own, in equal
-  /// parts in turn, or, with one output, the first half adds and the other subtracts.
-  bool is_output_by_class = false;
-};
+struct PMoEConfig;
+
+namespace nn {
 
 /// Experts of the patch-level mixture of convolutional networks (pMoE paper, eqs. 1 and 23), for
 /// one patch: output i is sum_r a_{r,s,i} ReLU(<w_{r,s}, x>), without biases. Parameter `w` [K, d,
-/// h]; buffer `a` [K, h, o], which is fixed.
+/// h]; buffer `a` [K, h, o], which is fixed. There is one output for two classes, else one each.
 class PatchExpertsImpl : public Experts {
  public:
   /// Draws the initial values from `generator`.
-  PatchExpertsImpl(const PatchExpertsOptions& options, const at::Generator& generator);
+  PatchExpertsImpl(const PMoEConfig& config, const at::Generator& generator);
 
   /// Computes patches x_Td [T, d] -> [A, o].
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
@@ -63,42 +54,6 @@ class PatchExpertsImpl : public Experts {
   at::Tensor w, a;
 };
 TORCH_MODULE(PatchExperts);
-
-/// Sizes of a PatchMixture.
-struct PatchMixtureOptions {
-  Size2d patch = 28;
-  int64_t num_patches = 16;  ///< n of an image.
-  double divisor = 1.0;      ///< Divisor of an expert's sum over its patches: l or n.
-  PatchExpertsOptions experts;
-  std::optional<RouterOptions> router;  ///< None: a single expert gets all patches.
-  double router_std = 0.0;  ///< Standard deviation of the routers' normal initial values.
-};
-
-/// The patch-level mixture of two-layer convolutional networks (pMoE paper, model (1) and eq. 23):
-///
-///     f_i(x) = sum_s sum_r a_{r,s,i} / divisor sum_{j in J_s} ReLU(<w_{r,s}, x_j>) G_{j,s}
-class PatchMixtureImpl : public torch::nn::Module {
- public:
-  /// Draws the initial values from `generator`.
-  PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator);
-
-  /// Computes the outputs f of images_BCHW [B, C, H, W] as pre_logits [B, o]; the logits are f, or
-  /// f / 2 and -f / 2 where it is one number for two classes. Random numbers are drawn from
-  /// `random`.
-  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
-  /// Computes images that are cut into patches already.
-  ModelOutput forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
-
-  /// Returns the options as given.
-  const PatchMixtureOptions& options() const { return options_; }
-
-  PatchExperts experts{nullptr};  ///< The experts of `moe` where there is one.
-  MoELayer moe{nullptr};          ///< Null without a router.
-
- private:
-  PatchMixtureOptions options_;
-};
-TORCH_MODULE(PatchMixture);
 
 /// Sizes of MapExperts.
 struct MapExpertsOptions {
@@ -267,13 +222,16 @@ struct PMoEConfig {
   int64_t num_patches() const {
     return image_size.height / patch_size.height * (image_size.width / patch_size.width);
   }
-  /// Returns whether an expert adds to a class of its own, see
-  /// PatchExpertsOptions::is_output_by_class.
+  /// Returns whether an expert adds to a class of its own, in equal parts in turn, or, with one
+  /// output, the first half adds and the other subtracts; else output weights are N(0, 1).
   bool is_output_by_class() const { return output == "by_class"; }
   /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
-  /// Returns the number of patches that an expert gets: all of them without a router.
-  int64_t num_selected() const { return router ? router->num_selected_patches : num_patches(); }
+  /// Returns D: n, or l, which is n without a router.
+  double divisor_value() const {
+    return static_cast<double>(divisor == "selected" && router ? router->num_selected_patches
+                                                               : num_patches());
+  }
 };
 void describe(auto& f, PMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPMoE}));
@@ -314,6 +272,8 @@ class PMoE : public OneLayerModel<PMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  /// Computes images that are cut into patches already. Outputs f are the pre_logits [B, o].
+  ModelOutput forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};
     return {{.block = 0,
@@ -330,7 +290,7 @@ class PMoE : public OneLayerModel<PMoEConfig> {
   }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
     if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
-    return static_cast<double>(config_.num_patches()) * mixture->experts->flops_per_row();
+    return static_cast<double>(config_.num_patches()) * experts->flops_per_row();
   }
   SettingPaths setting_paths() const override {
     return {.rows_per_expert = "router.num_selected_patches",
@@ -343,7 +303,10 @@ class PMoE : public OneLayerModel<PMoEConfig> {
   /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
-  nn::PatchMixture mixture{nullptr};
+  nn::PatchExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+
+ private:
+  std::shared_ptr<torch::nn::Module> mixture_;  ///< Holds them, by whose names files have them.
 };
 
 inline constexpr char kWrnPMoE[] = "wrn-pmoe";

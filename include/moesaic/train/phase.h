@@ -202,15 +202,6 @@ std::optional<nn::MoELayer> find_layer_of(const Model& model) {
   return blocks[0].layer;
 }
 
-/// Returns the first module of the class within a network, or null.
-template <class Module>
-std::shared_ptr<Module> find_module(const Model& model) {
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (auto found = std::dynamic_pointer_cast<Module>(module)) return found;
-  }
-  return nullptr;
-}
-
 /// Throws Error (usage): phases of this kind need `what`.
 [[noreturn]] void fail_needs(const SettingLocations& locations, const std::string& place,
                              const std::string& what);

@@ -119,17 +119,17 @@ ExpertsScript ImageExpertsImpl::script_source() const {
   return {source + "    return torch.cat(outputs)\n"};
 }
 
-FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator)
-    : options_(options) {
-  w = register_parameter("w",
-                         torch::empty({options.num_experts, options.width, options.num_filters}));
-  if (options.bias) {
-    b = register_parameter("b", torch::empty({options.num_experts, options.num_filters}));
-  }
+FilterExpertsImpl::FilterExpertsImpl(const ClusterMoEConfig& config, int64_t experts,
+                                     const at::Generator& generator)
+    : num_patches_(config.num_patches),
+      num_outputs_(config.has_scalar_output ? 1 : config.num_classes),
+      activation_(activation_from_name(config.activation)) {
+  w = register_parameter("w", torch::empty({experts, config.width, config.num_filters}));
+  if (config.bias) b = register_parameter("b", torch::empty({experts, config.num_filters}));
   const torch::NoGradGuard no_grad;
-  const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
+  const double bound = config.init_scale / std::sqrt(static_cast<double>(config.width));
   for (const at::Tensor& parameter : parameters()) {
-    options.has_normal_init ? parameter.normal_(0.0, options.init_scale, generator)
+    config.init == "normal" ? parameter.normal_(0.0, config.init_scale, generator)
                             : parameter.uniform_(-bound, bound, generator);
   }
 }
@@ -137,20 +137,19 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
   const NoAutocastGuard no_autocast;
-  const at::Tensor bias = options_.bias ? b
-                                        : at::zeros({num_experts(), options_.num_filters},
-                                                    w.options().requires_grad(false));
-  return {filter_experts(x_TPd, routing, {w, bias}, options_.num_outputs, options_.activation), {}};
+  const at::Tensor bias =
+      b.defined() ? b : at::zeros({num_experts(), w.size(2)}, w.options().requires_grad(false));
+  return {filter_experts(x_TPd, routing, {w, bias}, num_outputs_, activation_), {}};
 }
 
 // Outputs sum their filters over the patches [A, P, d].
 ExpertsScript FilterExpertsImpl::script_source() const {
   using Names = std::vector<std::string>;
   return {script::expert_loop_source(
-      num_outputs(), options_.bias ? Names{"w", "b"} : Names{"w"},
-      fmt::format("hidden = torch.matmul(x, w) + {}", options_.bias ? "b" : "0.0"),
-      fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])",
-                  script::activation_source(options_.activation), num_outputs()))};
+      num_outputs_, b.defined() ? Names{"w", "b"} : Names{"w"},
+      fmt::format("hidden = torch.matmul(x, w) + {}", b.defined() ? "b" : "0.0"),
+      fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])", script::activation_source(activation_),
+                  num_outputs_))};
 }
 
 }  // namespace moesaic::nn

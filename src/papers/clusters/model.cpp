@@ -99,18 +99,6 @@ int64_t router_width(const ClusterMoEConfig& config) {
   return config.router && config.router->width > 0 ? config.router->width : config.width;
 }
 
-nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
-  return {.num_experts = present_experts(config.router, config.num_experts),
-          .num_patches = config.num_patches,
-          .width = config.width,
-          .num_filters = config.num_filters,
-          .num_outputs = config.has_scalar_output ? 1 : config.num_classes,
-          .activation = activation_from_name(config.activation),
-          .init_scale = config.init_scale,
-          .has_normal_init = config.init == "normal",
-          .bias = config.bias};
-}
-
 /// Returns the layer as a part of the network's TorchScript, or its only expert where there is
 /// none.
 script::Children experts_of(const script::Context& context, const nn::MoELayer& moe,
@@ -164,7 +152,8 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
 
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::FilterExperts(expert_options(config_), generator);
+  experts =
+      nn::FilterExperts(config_, present_experts(config_.router, config_.num_experts), generator);
   if (!config_.router) {
     register_module("experts", experts);
     return;

@@ -151,11 +151,9 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
     choose_experts(a.const_data_ptr<float>(), w.const_data_ptr<float>(),
                    truth.b_k.const_data_ptr<float>(), d, k, part, z);
     const float* const noise = part.normals.data() + d * kPart;
-    with_link(link, [&](auto kind) {
-      for (int64_t i = 0; i < examples; ++i) {
-        y[begin + i] = link_at<decltype(kind)::value>(z[i]) + deviation * noise[i];
-      }
-    });
+    for (int64_t i = 0; i < examples; ++i) {
+      y[begin + i] = link_at(link, z[i]) + deviation * noise[i];
+    }
     for (int64_t j = 0; j < d; ++j) {
       std::copy_n(part.normals.data() + j * kPart, examples, x + j * count + begin);
     }

@@ -61,9 +61,7 @@ class LinkMoments {
     for (int p = 1; p <= 4; ++p) {
       for (int n = 0; n <= 4; ++n) {
         at_[p][n] = expectation([&](double z) {
-          const double g =
-              with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z); });
-          return conditional_moment(g, noise * noise, p) * hermite(z, n);
+          return conditional_moment(link_at(link, z), noise * noise, p) * hermite(z, n);
         });
         // Orthogonal to the polynomials of other degrees, to which it would lend its rounding.
         if (p == 4 && n == 0) at_[p][n] += 3.0 * std::pow(noise, 4);

@@ -42,22 +42,6 @@ at::Tensor apply_link(const at::Tensor& z, Link link) {
 
 namespace nn {
 
-GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator)
-    : options_(options) {
-  regressors = register_parameter("regressors", torch::empty({options.num_experts, options.width}));
-  gates = register_parameter("gates", torch::zeros({options.num_experts - 1, options.width}));
-  if (options.has_gate_biases) {
-    gates_bias = register_parameter("gates_bias", torch::zeros({options.num_experts - 1}));
-  }
-  const torch::NoGradGuard no_grad;
-  regressors.normal_(0.0, 1.0, generator);
-  regressors.div_(regressors.norm(2, {1}, true));
-}
-
-at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
-  return apply_link(x_Bd.mm(regressors.t()), options_.link);
-}
-
 GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
                                const at::Generator& generator, GruGates gates)
     : view_(view), gates_(gates) {
@@ -145,30 +129,42 @@ ConfigProblem config_problem(const GatedMoEConfig& config) {
 
 GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  mixture = register_module(
-      "mixture", nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.num_experts,
-                                                          link_from_name(config_.link),
-                                                          config_.noise, config_.has_gate_biases},
-                                  generator));
-  const torch::NoGradGuard no_grad;
-  if (config_.gates == "random") {
-    mixture->gates.normal_(0.0, 1.0, generator);
-    mixture->gates.div_(mixture->gates.norm(2, {1}, true));
+  const int64_t experts = config_.num_experts, width = config_.width;
+  mixture_ = register_module("mixture", std::make_shared<torch::nn::Module>());
+  regressors = mixture_->register_parameter("regressors", torch::empty({experts, width}));
+  gates = mixture_->register_parameter("gates", torch::zeros({experts - 1, width}));
+  if (config_.has_gate_biases) {
+    gates_bias = mixture_->register_parameter("gates_bias", torch::zeros({experts - 1}));
   }
-  if (config_.regressors == "axes") torch::nn::init::eye_(mixture->regressors);
+  const torch::NoGradGuard no_grad;
+  regressors.normal_(0.0, 1.0, generator);
+  regressors.div_(regressors.norm(2, {1}, true));
+  if (config_.gates == "random") {
+    gates.normal_(0.0, 1.0, generator);
+    gates.div_(gates.norm(2, {1}, true));
+  }
+  if (config_.regressors == "axes") torch::nn::init::eye_(regressors);
+}
+
+Link GatedMoE::link() const {
+  return link_from_name(config_.link);
 }
 
 ModelOutput GatedMoE::forward(const at::Tensor& images_BCHW, const at::Generator&) {
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
-  const at::Tensor y = mixture->forward(images_BCHW.flatten(1)).unsqueeze(1);
+  const at::Tensor x_Bd = images_BCHW.flatten(1);
+  at::Tensor logits = x_Bd.mm(gates.t());
+  if (gates_bias.defined()) logits = logits + gates_bias;
+  const at::Tensor probability_Bk = at::constant_pad_nd(logits, {0, 1}).softmax(1);
+  const at::Tensor y =
+      (probability_Bk * apply_link(x_Bd.mm(regressors.t()), link())).sum(1).unsqueeze(1);
   return {y, y, {}};
 }
 
 std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Context& context) const {
   const auto script_mixture = script::make_module(
-      context, "GatedMixture", *mixture, {},
-      fmt::format(kMixture,
-                  fmt::arg("link", kLinkForms[static_cast<size_t>(mixture->options().link)].source),
+      context, "GatedMixture", *mixture_, {},
+      fmt::format(kMixture, fmt::arg("link", kLinkForms[static_cast<size_t>(link())].source),
                   fmt::arg("bias", config_.has_gate_biases ? " + self.gates_bias" : "")));
   return script::make_module(
       context, "GatedMoE", *this, {{"mixture", script_mixture}},
@@ -177,9 +173,8 @@ std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Context& c
 }
 
 std::map<std::string, at::Tensor> GatedMoE::weight_directions() const {
-  std::map<std::string, at::Tensor> directions = {
-      {"regressor", mixture->regressors.detach().unsqueeze(1)}};
-  if (config_.num_experts > 1) directions["gate"] = mixture->full_gates().detach().unsqueeze(1);
+  std::map<std::string, at::Tensor> directions = {{"regressor", regressors.detach().unsqueeze(1)}};
+  if (config_.num_experts > 1) directions["gate"] = full_gates().detach().unsqueeze(1);
   return directions;
 }
 

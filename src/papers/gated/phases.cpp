@@ -27,12 +27,11 @@ struct Moves {
   bool regressors = false, gates = false;
 
   /// Returns the network's names of them.
-  std::vector<std::string> names(const Model& model) const {
-    const auto mixture = find_module<nn::GatedMixtureImpl>(model);
+  std::vector<std::string> names(const GatedMoE& model) const {
     std::vector<std::string> names;
-    for (const auto& [moves, tensor] : {std::pair{regressors, mixture->regressors},
-                                        {gates, mixture->gates},
-                                        {gates, mixture->gates_bias}}) {
+    for (const auto& [moves, tensor] : {std::pair{regressors, model.regressors},
+                                        {gates, model.gates},
+                                        {gates, model.gates_bias}}) {
       for (const auto& item : model.named_parameters()) {
         if (moves && item.value().is_same(tensor)) names.push_back(item.key());
       }
@@ -41,7 +40,7 @@ struct Moves {
   }
 
   /// Returns those that the phase's settings `trainable` and `frozen` leave.
-  Moves within(const PhaseConfig& phase, const Model& model) const {
+  Moves within(const PhaseConfig& phase, const GatedMoE& model) const {
     const std::vector<std::string> trained = trained_parameters(model, phase);
     const auto any_trained = [&](const Moves& one) {
       const std::vector<std::string> names = one.names(model);
@@ -53,7 +52,7 @@ struct Moves {
 };
 
 /// Warns where the network's mixture differs from the one that makes the data.
-void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
+void check_mixture(const SettingLocations& locations, const GatedMoEConfig& mixture) {
   constexpr double kSameNoise = 1e-6;  // A model's cannot be 0.
   const std::string& data = locations.phase().data;
   if (!has_spec(data)) return;
@@ -66,10 +65,9 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
                 data, of_data);
   };
   const GatedMixtureConfig& truth = *settings->data;
-  const char* link = kLinkNames.at(static_cast<size_t>(mixture.link));
   if (truth.num_experts != mixture.num_experts)
     warn("num_experts", mixture.num_experts, truth.num_experts);
-  if (truth.link != link) warn("link", link, truth.link);
+  if (truth.link != mixture.link) warn("link", mixture.link, truth.link);
   if (std::abs(truth.noise - mixture.noise) > kSameNoise) warn("noise", mixture.noise, truth.noise);
   if (!truth.gate_biases.empty() && !mixture.has_gate_biases) {
     warn("has_gate_biases", false, "true");
@@ -77,7 +75,7 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
 }
 
 /// Checks that regressors and gates may be independent, which L4 assumes.
-void check_independent(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
+void check_independent(const SettingLocations& locations, const GatedMoEConfig& mixture) {
   if (2 * mixture.num_experts - 1 <= mixture.width) return;
   fail_usage(
       "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
@@ -93,31 +91,30 @@ void check_independent(const SettingLocations& locations, const nn::GatedMixture
 void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                 const Dataset& data, int64_t batch, const Moves& moves) {
   const PhaseConfig& phase = plan.config;
-  const auto mixture = find_module<nn::GatedMixtureImpl>(model);
-  if (!mixture) {
+  const auto* const network = dynamic_cast<const GatedMoE*>(&model);
+  if (network == nullptr) {
     fail_needs(locations, locations.find_in_model("name", "kind"),
                "a model with a gated mixture (moesaic list models)");
   }
   const DatasetInfo& info = data.info();
-  if (data.has_images() || info.targets.size() != 1 ||
-      data.image_size() != mixture->options().width) {
+  const int64_t width = network->settings().width;
+  if (data.has_images() || info.targets.size() != 1 || data.image_size() != width) {
     fail_needs(
         locations, locations.find({"data"}),
         fmt::format("inputs of {} numbers with one real-valued target, which '{}' does not have",
-                    mixture->options().width, phase.data));
+                    width, phase.data));
   }
-  check_mixture(locations, mixture->options());
-  const int64_t width = mixture->options().width;
+  check_mixture(locations, network->settings());
   if (batch < width) {
     log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
                 locations.find({"batch_size", "num_samples"}), phase.name, batch, width);
   }
-  if (moves.within(phase, model).names(model).empty()) {
+  if (moves.within(phase, *network).names(*network).empty()) {
     fail_usage(
         "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that the phase "
         "trains, {}",
         locations.find({"frozen", "trainable", "kind"}), phase.name,
-        fmt::join(moves.names(model), " and "));
+        fmt::join(moves.names(*network), " and "));
   }
   plan_steps(plan, locations, data, batch);
 }
@@ -132,14 +129,12 @@ class GatedPhase : public OnlinePhase {
  protected:
   GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves)
       : OnlinePhase(plan, std::move(context)),
-        mixture_(find_module<nn::GatedMixtureImpl>(*context_.model)),
-        moves_(moves.within(plan_.config, *context_.model)) {}
-
-  const nn::GatedMixtureOptions& options() const { return mixture_->options(); }
+        model_(dynamic_cast<GatedMoE&>(*context_.model)),
+        moves_(moves.within(plan_.config, model_)) {}
 
   Parameters parameters() const {
-    return {mixture_->regressors.detach().to(at::kCPU).clone(),
-            mixture_->full_gates().detach().to(at::kCPU).clone()};
+    return {model_.regressors.detach().to(at::kCPU).clone(),
+            model_.full_gates().detach().to(at::kCPU).clone()};
   }
   /// Copies both to the network. Throws DivergedError before that if a number is not finite.
   void write(const Parameters& parameters) const {
@@ -147,10 +142,10 @@ class GatedPhase : public OnlinePhase {
       if (!all_finite(tensor)) throw DivergedError("a parameter is not finite");
     }
     const torch::NoGradGuard no_grad;
-    mixture_->regressors.copy_(parameters.a_kd);
-    const int64_t d = options().width;
-    mixture_->gates.copy_(parameters.w_kd.narrow(1, 0, d));
-    if (mixture_->gates_bias.defined()) mixture_->gates_bias.copy_(parameters.w_kd.select(1, d));
+    model_.regressors.copy_(parameters.a_kd);
+    const int64_t d = model_.settings().width;
+    model_.gates.copy_(parameters.w_kd.narrow(1, 0, d));
+    if (model_.gates_bias.defined()) model_.gates_bias.copy_(parameters.w_kd.select(1, d));
   }
 
   /// Returns the samples of `count` batches from number `first` on.
@@ -159,8 +154,8 @@ class GatedPhase : public OnlinePhase {
     return {drawn.values_NCHW.flatten(1), drawn.targets_NK.flatten()};
   }
 
-  std::shared_ptr<nn::GatedMixtureImpl> mixture_;
-  Moves moves_;  ///< Those that the settings leave.
+  GatedMoE& model_;  ///< That of context_.
+  Moves moves_;      ///< Those that the settings leave.
 };
 
 /// Shortens rows to the norm `max_norm`; 0 leaves all.
@@ -232,7 +227,7 @@ class GatedSgd final : public GatedPhase {
       : GatedPhase(plan, std::move(context), moves_of(settings_of<GatedSgdConfig>(plan.config))),
         config_(settings_of<GatedSgdConfig>(plan_.config)) {
     if (config_.loss.name() == kL4) {
-      transforms_ = output_transforms(options().link, options().noise);
+      transforms_ = output_transforms(model_.link(), model_.settings().noise);
     }
   }
 
@@ -272,9 +267,9 @@ class GatedSgd final : public GatedPhase {
       return l4_loss(x, y, at.a_kd, *transforms_, l4->weights);
     }
     if (config_.loss.find<LogConfig>() != nullptr) {
-      return log_loss(x, y, at.a_kd, at.w_kd, options().link, options().noise);
+      return log_loss(x, y, at.a_kd, at.w_kd, model_.link(), model_.settings().noise);
     }
-    return squared_loss(x, y, at.a_kd, at.w_kd, options().link);
+    return squared_loss(x, y, at.a_kd, at.w_kd, model_.link());
   }
 
   double descend(Parameters& at, const Samples& batch, double lr) const {
@@ -286,7 +281,7 @@ class GatedSgd final : public GatedPhase {
     for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
     const LogConfig* const log = config_.loss.find<LogConfig>();
     if (log != nullptr && moves_.gates) {
-      project_rows(at.w_kd.narrow(1, 0, options().width), log->max_gate_norm);
+      project_rows(at.w_kd.narrow(1, 0, model_.settings().width), log->max_gate_norm);
     }
     return loss.item<double>();
   }
@@ -310,12 +305,12 @@ void plan_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& m
               const Dataset& data) {
   const auto& config = settings_of<GatedSgdConfig>(plan.config);
   plan_gated(plan, locations, model, data, config.batch_size, moves_of(config));
-  const nn::GatedMixtureOptions& options = find_module<nn::GatedMixtureImpl>(model)->options();
   if (config.loss.name() != kL4) return;
-  check_independent(locations, options);
+  const auto& network = dynamic_cast<const GatedMoE&>(model);
+  check_independent(locations, network.settings());
   at_location(locations.find_in_model("link", "loss"),
-              [&] { return output_transforms(options.link, options.noise); });
-  check_moments(config, locations, options.width);
+              [&] { return output_transforms(network.link(), network.settings().noise); });
+  check_moments(config, locations, network.settings().width);
 }
 
 struct GatedEmConfig {
@@ -345,7 +340,7 @@ class GatedEm final : public GatedPhase {
   StepReport make_step() override {
     Parameters at = parameters();
     const GatedEmStep next = gated_em_step(x_, y_, at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
-                                           options().link, options().noise, config_.options);
+                                           model_.link(), model_.settings().noise, config_.options);
     if (moves_.regressors) at.a_kd.copy_(next.a_kd);
     if (moves_.gates) at.w_kd.copy_(next.w_kd);
     write(at);
@@ -377,7 +372,7 @@ class GatedSigns final : public GatedPhase {
     const Samples samples = batches(steps_done_, 1);
     at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),
                                      at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
-                                     options().link, options().noise));
+                                     model_.link(), model_.settings().noise));
     write(at);
     return {.metrics = {}, .images = plan_.batch_size};
   }

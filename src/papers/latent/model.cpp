@@ -48,22 +48,22 @@ at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const
   return hermite_JK.defined() ? hermite_series(z, hermite_JK) : z.relu();
 }
 
-ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
+ShallowExpertsImpl::ShallowExpertsImpl(const LatentMoEConfig& config,
                                        const at::Generator& generator) {
-  const int64_t experts = options.num_experts, hidden = options.hidden;
-  w = register_parameter("w", torch::empty({experts, hidden, options.width}));
+  const int64_t experts = config.num_experts, hidden = config.num_neurons;
+  w = register_parameter("w", torch::empty({experts, hidden, config.width}));
   a = register_parameter("a", torch::empty({experts, hidden}));
   b = register_parameter("b", torch::empty({experts, hidden}));
   const torch::NoGradGuard no_grad;
   const Neurons drawn = draw_neurons(generator);
   w.copy_(drawn.w);
   a.copy_(drawn.a);
-  b.uniform_(-options.bias, options.bias, generator);
-  if (!options.uses_hermite) return;
-  hermite = register_buffer("hermite", torch::zeros({experts, hidden, options.max_degree + 1}));
+  b.uniform_(-config.max_bias, config.max_bias, generator);
+  if (config.activation != "hermite") return;
+  hermite = register_buffer("hermite", torch::zeros({experts, hidden, config.max_degree + 1}));
   const at::Tensor signs =
-      torch::empty({experts, hidden, options.max_degree - options.min_degree + 1});
-  hermite.slice(2, options.min_degree).copy_(signs.bernoulli_(0.5, generator) * 2 - 1);
+      torch::empty({experts, hidden, config.max_degree - config.min_degree + 1});
+  hermite.slice(2, config.min_degree).copy_(signs.bernoulli_(0.5, generator) * 2 - 1);
 }
 
 ShallowExpertsImpl::Neurons ShallowExpertsImpl::draw_neurons(const at::Generator& generator) const {
@@ -128,19 +128,6 @@ std::string latent_routing_name(const RouterOptions& options) {
 }  // namespace moesaic::nn
 
 namespace moesaic {
-namespace {
-
-nn::ShallowExpertsOptions expert_options(const LatentMoEConfig& config) {
-  return {.num_experts = config.num_experts,
-          .width = config.width,
-          .hidden = config.num_neurons,
-          .bias = config.max_bias,
-          .uses_hermite = config.activation == "hermite",
-          .min_degree = config.min_degree,
-          .max_degree = config.max_degree};
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const LatentMoEConfig& config) {
   if (config.min_degree > config.max_degree) {
@@ -153,7 +140,7 @@ ConfigProblem config_problem(const LatentMoEConfig& config) {
 
 LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ShallowExperts(expert_options(config_), generator);
+  experts = nn::ShallowExperts(config_, generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
   moe = register_module(
       "moe", nn::MoELayer(nn::latent_router_options(config_.width, config_.num_experts,
@@ -171,10 +158,10 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
 
 nn::ShallowExperts LatentMoE::draw_experts(int64_t num_experts, int64_t num_neurons,
                                            const at::Generator& generator) const {
-  nn::ShallowExpertsOptions options = expert_options(config_);
-  options.num_experts = num_experts;
-  options.hidden = num_neurons;
-  return nn::ShallowExperts(options, generator);
+  LatentMoEConfig config = config_;
+  config.num_experts = num_experts;
+  config.num_neurons = num_neurons;
+  return nn::ShallowExperts(config, generator);
 }
 
 void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor& router_Md) {

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
@@ -103,17 +102,16 @@ at::Tensor convolve_rest(const at::Tensor& rest_KC, const at::Tensor& w_KoCkk,
   return map.view({1, experts, options.num_outputs, side, side});
 }
 
-at::Tensor weights_by_class(const PatchExpertsOptions& options) {
-  at::Tensor a = torch::zeros({options.num_experts, options.hidden, options.num_outputs});
-  if (options.num_outputs == 1) {
-    a.fill_(1.0);
-    a.narrow(0, (options.num_experts + 1) / 2, options.num_experts / 2).fill_(-1.0);
-    return a;
+at::Tensor weights_by_class(at::Tensor a_Kho) {
+  const int64_t experts = a_Kho.size(0), outputs = a_Kho.size(2);
+  if (outputs == 1) {
+    a_Kho.fill_(1.0);
+    a_Kho.narrow(0, (experts + 1) / 2, experts / 2).fill_(-1.0);
+    return a_Kho;
   }
-  const int64_t each = options.num_experts / options.num_outputs;
-  for (int64_t c = 0; c < options.num_outputs; ++c)
-    a.narrow(0, c * each, each).select(2, c).fill_(1.0);
-  return a;
+  const int64_t each = experts / outputs;
+  for (int64_t c = 0; c < outputs; ++c) a_Kho.narrow(0, c * each, each).select(2, c).fill_(1.0);
+  return a_Kho;
 }
 
 }  // namespace
@@ -229,15 +227,14 @@ ExpertsScript MapExpertsImpl::script_source() const {
   return {.source = source, .has_mix = true};
 }
 
-PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
-                                   const at::Generator& generator) {
-  w = register_parameter("w", torch::empty({options.num_experts, options.width, options.hidden})
-                                  .normal_(0.0, options.init_std, generator));
-  a = register_buffer("a",
-                      options.is_output_by_class
-                          ? weights_by_class(options)
-                          : torch::empty({options.num_experts, options.hidden, options.num_outputs})
-                                .normal_(0.0, 1.0, generator));
+PatchExpertsImpl::PatchExpertsImpl(const PMoEConfig& config, const at::Generator& generator) {
+  const int64_t experts = config.num_experts, hidden = config.num_neurons;
+  w = register_parameter(
+      "w",
+      torch::empty({experts, config.width(), hidden}).normal_(0.0, config.init_std, generator));
+  a = torch::zeros({experts, hidden, config.num_classes == 2 ? 1 : config.num_classes});
+  register_buffer(
+      "a", config.is_output_by_class() ? weights_by_class(a) : a.normal_(0.0, 1.0, generator));
 }
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
@@ -256,45 +253,6 @@ ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& rout
 ExpertsScript PatchExpertsImpl::script_source() const {
   return {script::expert_loop_source(num_outputs(), {"w", "a"},
                                      "hidden = torch.relu(torch.mm(x, w))", "torch.mm(hidden, a)")};
-}
-
-PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator)
-    : options_(std::move(options)) {
-  experts = PatchExperts(options_.experts, generator);
-  if (!options_.router) {
-    register_module("experts", experts);
-    return;
-  }
-  const std::vector<int64_t>& kept = kept_experts(options_.router->rule);
-  if (!kept.empty()) experts->keep(kept);
-  moe = register_module("moe", MoELayer(*options_.router, experts.ptr(), generator));
-  const torch::NoGradGuard no_grad;
-  moe->router->weight.normal_(0.0, options_.router_std, generator);
-}
-
-ModelOutput PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
-                                      const at::Generator& random) const {
-  return forward_patches(patches_of(images_BCHW, options_.patch), random);
-}
-
-ModelOutput PatchMixtureImpl::forward_patches(const at::Tensor& x_Bnd,
-                                              const at::Generator& random) const {
-  const at::Tensor x_Td = x_Bnd.flatten(0, 1);
-  ModelOutput out;
-  at::Tensor y_To;
-  if (moe.is_empty()) {
-    const Routing all = routing_to_one_expert(x_Td.size(0), x_Td.device());
-    y_To = experts.ptr()->compute(x_Td, all, random).outputs;
-  } else {
-    MoEOutput routed = moe->forward(x_Td, random);
-    y_To = routed.y_Td;
-    out.routings.push_back(std::move(routed));
-  }
-  const at::Tensor f_Bo =
-      y_To.view({x_Bnd.size(0), options_.num_patches, y_To.size(1)}).sum(1) / options_.divisor;
-  out.pre_logits = f_Bo;
-  out.logits = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
-  return out;
 }
 
 }  // namespace moesaic::nn

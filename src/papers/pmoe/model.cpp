@@ -24,15 +24,6 @@ const char* return_logits(int64_t classes) {
   return classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
 }
 
-nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
-  return {.num_experts = config.num_experts,
-          .width = config.width(),
-          .hidden = config.num_neurons,
-          .num_outputs = outputs_of(config.num_classes),
-          .init_std = config.init_std,
-          .is_output_by_class = config.is_output_by_class()};
-}
-
 /// Returns the options of a router whose experts choose among the patches of an image.
 nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, int64_t width,
                                int64_t patches, PrunedSelection pruned) {
@@ -43,20 +34,6 @@ nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, 
   rule.kept = config.kept_experts;
   rule.pruned = pruned;
   return {.width = width, .num_experts = experts, .rule = rule};
-}
-
-nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
-  nn::PatchMixtureOptions options;
-  options.patch = config.patch_size;
-  options.num_patches = config.num_patches();
-  options.divisor = static_cast<double>(config.divisor == "patches" ? config.num_patches()
-                                                                    : config.num_selected());
-  options.experts = expert_options(config);
-  if (!config.router) return options;
-  options.router = patch_router(*config.router, config.num_experts, config.width(),
-                                config.num_patches(), PrunedSelection::zero);
-  options.router_std = config.router->init_std;
-  return options;
 }
 
 std::string size_text(const Size2d& sides) {
@@ -71,35 +48,10 @@ def forward(self, images: Tensor) -> Tensor:
     return y.view([images.size(0), {patches}, y.size(1)]).sum([1]) / {divisor}
 )";
 
-script::Module make_mixture(const script::Context& context, const nn::PatchMixtureImpl& from) {
-  const nn::PatchMixtureOptions& options = from.options();
-  const std::vector<int64_t> shape = {options.experts.width};
-  const bool alone = from.moe.is_empty();
-  const script::Children children = {
-      alone ? std::pair("experts", script::make_experts(context, *from.experts, shape))
-            : std::pair("moe", script::make_moe_layer(context, *from.moe, shape))};
-  return script::make_module(
-      context, "PatchMixture", from, children,
-      fmt::format(kPatchMixture, fmt::arg("width", options.patch.width),
-                  fmt::arg("height", options.patch.height),
-                  fmt::arg("patches", options.num_patches),
-                  fmt::arg("divisor", script::literal(options.divisor)),
-                  fmt::arg("layer", alone ? "self.experts.one_by_one(x, [x.size(0)])"
-                                          : "self.moe.forward(x, x)")));
-}
-
 constexpr int64_t kLastGroup = 2;
 
-nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
-  return {.channels = config.channels,
-          .side = config.image_size,
-          .num_blocks = config.num_blocks,
-          .widening = config.widen_factor,
-          .has_last_group = !config.moe};
-}
-
 nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
-  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const int64_t channels = nn::wide_channels(kLastGroup, config.widen_factor);
   const std::vector<int64_t>& kept = config.moe->router.kept_experts;
   return {.num_experts = kept.empty() ? config.moe->num_experts : static_cast<int64_t>(kept.size()),
           .channels = channels,
@@ -120,7 +72,7 @@ nn::RouterOptions router_options(const WrnPMoEConfig& config) {
 ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   const WrnMixtureConfig& moe = *config.moe;
   const int64_t side = config.map_size(), patch = moe.patch_size;
-  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const int64_t channels = nn::wide_channels(kLastGroup, config.widen_factor);
   if (side % patch != 0) {
     return {fmt::format(
                 "patches of {0} x {0} do not divide the last feature map, {1} x {1}; choose {2}",
@@ -196,33 +148,75 @@ ConfigProblem config_problem(const PMoEConfig& config) {
 }
 
 PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
-  mixture = register_module("mixture",
-                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
-  moe = mixture->moe;
+  const at::Generator generator = nn::make_generator(seed);
+  mixture_ = register_module("mixture", std::make_shared<torch::nn::Module>());
+  experts = nn::PatchExperts(config_, generator);
+  if (!config_.router) {
+    mixture_->register_module("experts", experts);
+    return;
+  }
+  const PMoERouterConfig& router = *config_.router;
+  if (!router.kept_experts.empty()) experts->keep(router.kept_experts);
+  moe = mixture_->register_module(
+      "moe", nn::MoELayer(patch_router(router, config_.num_experts, config_.width(),
+                                       config_.num_patches(), PrunedSelection::zero),
+                          experts.ptr(), generator));
+  const torch::NoGradGuard no_grad;
+  moe->router->weight.normal_(0.0, router.init_std, generator);
 }
 
 ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "images", images_BCHW);
-  return mixture->forward(images_BCHW, random);
+  return forward_patches(nn::patches_of(images_BCHW, config_.patch_size), random);
+}
+
+ModelOutput PMoE::forward_patches(const at::Tensor& x_Bnd, const at::Generator& random) const {
+  const at::Tensor x_Td = x_Bnd.flatten(0, 1);
+  ModelOutput out;
+  at::Tensor y_To;
+  if (moe.is_empty()) {
+    const Routing all = routing_to_one_expert(x_Td.size(0), x_Td.device());
+    y_To = experts.ptr()->compute(x_Td, all, random).outputs;
+  } else {
+    nn::MoEOutput routed = moe->forward(x_Td, random);
+    y_To = routed.y_Td;
+    out.routings.push_back(std::move(routed));
+  }
+  const at::Tensor f_Bo = y_To.view({x_Bnd.size(0), config_.num_patches(), y_To.size(1)}).sum(1) /
+                          config_.divisor_value();
+  out.pre_logits = f_Bo;
+  out.logits = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
+  return out;
 }
 
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
-  std::map<std::string, at::Tensor> found = {
-      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
+  std::map<std::string, at::Tensor> found = {{"neuron", experts->w.detach().transpose(1, 2)}};
   if (moe.is_empty()) return found;
   found["router"] = router_directions();
   return found;
 }
 
 std::optional<torch::jit::Module> PMoE::torchscript(const script::Context& context) const {
-  return script::make_module(context, "PMoE", *this, {{"mixture", make_mixture(context, *mixture)}},
-                             script::input_check_source(input_shape()) +
-                                 "    f = self.mixture.forward(images)\n" +
-                                 return_logits(config_.num_classes));
+  const std::vector<int64_t> shape = {config_.width()};
+  const bool alone = moe.is_empty();
+  const script::Children layers = {
+      alone ? std::pair("experts", script::make_experts(context, *experts, shape))
+            : std::pair("moe", script::make_moe_layer(context, *moe, shape))};
+  const std::string source = fmt::format(
+      kPatchMixture, fmt::arg("width", config_.patch_size.width),
+      fmt::arg("height", config_.patch_size.height), fmt::arg("patches", config_.num_patches()),
+      fmt::arg("divisor", script::literal(config_.divisor_value())),
+      fmt::arg("layer",
+               alone ? "self.experts.one_by_one(x, [x.size(0)])" : "self.moe.forward(x, x)"));
+  return script::make_module(
+      context, "PMoE", *this,
+      {{"mixture", script::make_module(context, "PatchMixture", *mixture_, layers, source)}},
+      script::input_check_source(input_shape()) + "    f = self.mixture.forward(images)\n" +
+          return_logits(config_.num_classes));
 }
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
-  if (trunk_options(config).channels_of(0) < 1) {
+  if (nn::wide_channels(0, config.widen_factor) < 1) {
     return {fmt::format("widen_factor {} leaves no channel; choose 1", config.widen_factor),
             {"widen_factor"}};
   }
@@ -231,7 +225,9 @@ ConfigProblem config_problem(const WrnPMoEConfig& config) {
 
 WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  trunk = register_module("trunk", nn::WideResNet(trunk_options(config_), generator));
+  trunk = register_module(
+      "trunk", nn::WideResNet(nn::FeatureMapShape{config_.channels, config_.image_size},
+                              config_.num_blocks, config_.widen_factor, !config_.moe, generator));
   if (config_.moe) {
     experts = nn::MapExperts(expert_options(config_), generator);
     moe = register_module("moe", nn::MoELayer(router_options(config_), experts.ptr(), generator));

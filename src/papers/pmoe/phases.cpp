@@ -39,20 +39,14 @@ int64_t samples_of(const PatchSgdConfig& config, const Dataset& data) {
   return config.num_samples > 0 ? config.num_samples : data.size();
 }
 
-bool gates(const nn::PatchMixtureImpl& mixture) {
-  if (mixture.moe.is_empty()) return false;
-  const auto& rule = std::get<ExpertChoiceOptions>(mixture.moe->options().rule);
-  return rule.gate != ExpertGate::one;
-}
-
 /// Returns the names of the parameters that a phase moves: the linear loss moves the router alone.
-std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) {
-  const auto mixture = find_module<nn::PatchMixtureImpl>(model);
+std::vector<std::string> moved_by(const PMoE& model, const PhaseConfig& phase) {
   const bool linear = settings_of<PatchSgdConfig>(phase).loss == kLinear;
+  const bool fixed_gates = model.moe.is_empty() || model.settings().router->gate == "one";
   std::vector<std::string> moved = trained_parameters(model, phase);
   std::erase_if(moved, [&](const std::string& name) {
-    const bool neurons = model.named_parameters()[name].is_same(mixture->experts->w);
-    return neurons ? linear : !linear && !gates(*mixture);
+    const bool neurons = model.named_parameters()[name].is_same(model.experts->w);
+    return neurons ? linear : !linear && fixed_gates;
   });
   return moved;
 }
@@ -115,8 +109,8 @@ class PatchSgd final : public OnlinePhase {
   PatchSgd(const PhasePlan& plan, PhaseContext context)
       : OnlinePhase(plan, std::move(context)),
         config_(settings_of<PatchSgdConfig>(plan_.config)),
-        mixture_(find_module<nn::PatchMixtureImpl>(*context_.model)),
-        moved_(moved_by(*context_.model, plan_.config)),
+        model_(dynamic_cast<PMoE&>(*context_.model)),
+        moved_(moved_by(model_, plan_.config)),
         count_(samples_of(config_, *context_.data)) {}
 
   StepReport make_step() override {
@@ -138,18 +132,18 @@ class PatchSgd final : public OnlinePhase {
   using Batches = std::vector<at::Tensor>;
 
   void read() {
-    samples_ = read_samples(context_.data, context_.run_seed, count_, mixture_->options().patch);
+    samples_ = read_samples(context_.data, context_.run_seed, count_, model_.settings().patch_size);
     check_classes(plan_.config.name, *context_.data, samples_.label_N);
-    const at::Device device = context_.model->device();
+    const at::Device device = model_.device();
     samples_ = {samples_.x_Nnd.to(device), samples_.label_N.to(device)};
   }
 
   /// Makes steps of Algorithm 1, step 3, or of Algorithm 2: the network routes and computes, and
   /// autograd differentiates its loss (eqs. 2, 10, 24).
   Metrics train(const Batches& batches) {
-    context_.model->train();
+    model_.train();
     std::vector<at::Tensor> moved, before;
-    for (const auto& item : context_.model->named_parameters()) {
+    for (const auto& item : model_.named_parameters()) {
       const bool moves = std::find(moved_.begin(), moved_.end(), item.key()) != moved_.end();
       at::Tensor parameter = item.value();
       parameter.requires_grad_(moves);
@@ -164,7 +158,7 @@ class PatchSgd final : public OnlinePhase {
         const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
         const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
         const at::AutoGradMode differentiable(true);
-        const at::Tensor logits_BC = mixture_->forward_patches(x_Bnd, {}).logits;
+        const at::Tensor logits_BC = model_.forward_patches(x_Bnd, {}).logits;
         const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
         const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
         const torch::NoGradGuard no_grad;
@@ -185,7 +179,7 @@ class PatchSgd final : public OnlinePhase {
   /// batch (section M.1).
   Metrics train_routers(const Batches& batches) {
     if (!sums_Nd_.defined()) sums_Nd_ = samples_.x_Nnd.sum(1);
-    const at::Tensor router_Kd = router_rows(mixture_->moe).to(sums_Nd_.device());
+    const at::Tensor router_Kd = router_rows(model_.moe).to(sums_Nd_.device());
     double loss = 0.0;
     for (const at::Tensor& batch_B : batches) {
       const at::Tensor ids_B = batch_B.to(sums_Nd_.device());
@@ -201,12 +195,12 @@ class PatchSgd final : public OnlinePhase {
       }
     }
     check_finite(loss, {router_Kd});
-    set_router_rows(mixture_->moe, router_Kd);
+    set_router_rows(model_.moe, router_Kd);
     return {{"loss", loss / static_cast<double>(batches.size() * (router_Kd.size(0) / 2))}};
   }
 
-  const PatchSgdConfig& config_;  ///< Part of plan_.
-  std::shared_ptr<nn::PatchMixtureImpl> mixture_;
+  const PatchSgdConfig& config_;    ///< Part of plan_.
+  PMoE& model_;                     ///< That of context_.
   std::vector<std::string> moved_;  ///< Names of parameters.
   int64_t count_;
   PatchSamples samples_;  ///< Undefined before the first step.
@@ -214,14 +208,13 @@ class PatchSgd final : public OnlinePhase {
 };
 
 /// Checks what the linear loss needs: a router for each class, in pairs.
-void check_linear(const SettingLocations& locations, const nn::PatchMixtureImpl& mixture,
-                  int64_t classes) {
+void check_linear(const SettingLocations& locations, const PMoE& model, int64_t classes) {
   const std::string& name = locations.phase().name;
-  if (mixture.moe.is_empty()) {
+  if (model.moe.is_empty()) {
     fail_usage("{}: phase '{}': the model has no router to train; choose the loss 'logistic'",
                locations.find_in_model("router", "loss"), name);
   }
-  const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
+  const auto experts = static_cast<int64_t>(model.moe->kept().size());
   if (experts != classes || classes % 2 != 0) {
     fail_usage(
         "{}: phase '{}': the linear loss trains routers of pairs of classes, an expert each; there "
@@ -234,13 +227,13 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
                     const Dataset& data) {
   const PhaseConfig& phase = plan.config;
   const auto& config = settings_of<PatchSgdConfig>(phase);
-  const auto mixture = find_module<nn::PatchMixtureImpl>(model);
-  if (!mixture) {
+  const auto* const network = dynamic_cast<const PMoE*>(&model);
+  if (network == nullptr) {
     fail_needs(locations, locations.find_in_model("name", "kind"),
                "a patch-level mixture (moesaic list models)");
   }
   const auto classes = static_cast<int64_t>(data.info().classes.size());
-  if (config.loss == kLinear) check_linear(locations, *mixture, classes);
+  if (config.loss == kLinear) check_linear(locations, *network, classes);
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
     fail_usage("{0}: phase '{1}': {2} cannot cover all {3} classes of '{4}'; choose at least {3}",
@@ -251,7 +244,7 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
     fail_usage("{}: phase '{}': '{}' has {}, not {}", locations.find({"num_samples"}), phase.name,
                phase.data, count_text(data.size(), "sample"), samples);
   }
-  if (moved_by(model, phase).empty()) {
+  if (moved_by(*network, phase).empty()) {
     fail_usage(
         "{}: phase '{}': 'trainable' and 'frozen' leave no parameter that the phase can train",
         locations.find({"trainable", "frozen", "kind"}), phase.name);

@@ -12,12 +12,8 @@ namespace {
 using namespace experts_test;  // NOLINT(google-build-using-namespace): the fixture of such tests
 
 nn::FilterExperts small_filters() {
-  nn::FilterExperts experts(nn::FilterExpertsOptions{.num_experts = kExperts,
-                                                     .num_patches = 3,
-                                                     .width = 4,
-                                                     .num_filters = 6,
-                                                     .num_outputs = 2},
-                            nn::make_generator(1));
+  nn::FilterExperts experts(ClusterMoEConfig{.num_patches = 3, .width = 4, .num_filters = 6},
+                            kExperts, nn::make_generator(1));
   randomise(*experts);
   return experts;
 }

@@ -98,8 +98,7 @@ struct Mixture {
       double gates = 0.0, mean = 0.0, density = 0.0;
       for (int64_t i = 0; i < k; ++i) {
         const double gate = i + 1 < k ? std::exp(dot(x[s], w[i])) : 1.0, z = dot(x[s], a[i]);
-        const double g =
-            with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z); });
+        const double g = link_at(link, z);
         gates += gate;
         mean += gate * g;
         density += gate * std::exp(-(output - g) * (output - g) / (2 * noise * noise));

@@ -24,7 +24,7 @@ std::shared_ptr<Model> build(const std::string& json) {
 TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
   const auto model = build(
       R"({"name": "gated-moe", "width": 4, "num_experts": 3, "link": "sigmoid", "gates": "random"})");
-  const auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
+  const auto& mixture = dynamic_cast<GatedMoE&>(*model);
   const Tensor x = randn({5, 1, 1, 4}, 1, torch::kFloat);
   const Tensor found = model->forward(x).logits;
   for (int64_t b = 0; b < 5; ++b) {
@@ -42,13 +42,13 @@ TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
 
 TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
   const auto random = build(R"({"name": "gated-moe", "num_experts": 4, "gates": "random"})");
-  const auto& mixture = *dynamic_cast<GatedMoE&>(*random).mixture;
+  const auto& mixture = dynamic_cast<GatedMoE&>(*random);
   expect_close(mixture.regressors.norm(2, {1}), torch::ones({4}), 1e-6);
   expect_close(mixture.gates.norm(2, {1}), torch::ones({3}), 1e-6);
   const auto axes = build(R"({"name": "gated-moe", "regressors": "axes"})");
-  EXPECT_TRUE(torch::equal(dynamic_cast<GatedMoE&>(*axes).mixture->regressors,
-                           torch::eye(10).slice(0, 0, 2)));
-  EXPECT_EQ(dynamic_cast<GatedMoE&>(*axes).mixture->gates.abs().sum().item<double>(), 0.0);
+  EXPECT_TRUE(
+      torch::equal(dynamic_cast<GatedMoE&>(*axes).regressors, torch::eye(10).slice(0, 0, 2)));
+  EXPECT_EQ(dynamic_cast<GatedMoE&>(*axes).gates.abs().sum().item<double>(), 0.0);
   EXPECT_THAT(
       test::usage_of([] {
         build(R"({"name": "gated-moe", "width": 2, "num_experts": 3, "regressors": "axes"})");
@@ -59,7 +59,7 @@ TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
 TEST(GatedMoE, GatesMayHaveBiases) {
   const auto model = build(R"({"name": "gated-moe", "width": 4, "num_experts": 3, "gates": "random",
                                "has_gate_biases": true})");
-  auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
+  auto& mixture = dynamic_cast<GatedMoE&>(*model);
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(mixture.gates_bias.abs().sum().item<double>(), 0.0);
   mixture.gates_bias.copy_(torch::tensor({2.0F, -1.0F}));

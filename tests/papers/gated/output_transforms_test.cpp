@@ -25,7 +25,7 @@ double mean(const std::function<double(double)>& f) {
 }
 
 double g(Link link, double z) {
-  return with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z); });
+  return link_at(link, z);
 }
 
 TEST(OutputTransforms, OfTheIdentityAreThePapers) {

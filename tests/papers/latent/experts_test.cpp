@@ -14,10 +14,12 @@ namespace {
 using at::Tensor;
 
 ShallowExperts some_experts(bool hermite) {
-  return ShallowExperts(
-      ShallowExpertsOptions{
-          .num_experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .uses_hermite = hermite},
-      make_generator(1));
+  return ShallowExperts(LatentMoEConfig{.width = 4,
+                                        .num_experts = 3,
+                                        .num_neurons = 5,
+                                        .activation = hermite ? "hermite" : "relu",
+                                        .max_bias = 0.7},
+                        make_generator(1));
 }
 
 /// He_3 to He_5 over the roots of their factorials.

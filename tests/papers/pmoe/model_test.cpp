@@ -34,8 +34,7 @@ Tensor some_images(int64_t count) {
 /// f of one image by plain loops over experts, selected patches and neurons (eqs. 1, 23).
 Tensor plain_outputs(const PMoE& model, const Tensor& image_CHW) {
   const PMoEConfig& config = model.settings();
-  const nn::PatchMixtureImpl& mixture = *model.mixture;
-  const Tensor w = mixture.experts->w.to(torch::kDouble), a = mixture.experts->a.to(torch::kDouble);
+  const Tensor w = model.experts->w.to(torch::kDouble), a = model.experts->a.to(torch::kDouble);
   Tensor f = torch::zeros({a.size(2)}, torch::kDouble);
   std::vector<Tensor> patch;
   for (int64_t y = 0; y < 6; y += 3) {
@@ -48,7 +47,7 @@ Tensor plain_outputs(const PMoE& model, const Tensor& image_CHW) {
     if (config.router) {
       std::vector<double> value;
       for (const Tensor& x : patch) {
-        value.push_back(mixture.moe->router->weight[s].to(torch::kDouble).dot(x).item<double>());
+        value.push_back(model.moe->router->weight[s].to(torch::kDouble).dot(x).item<double>());
       }
       double sum = 0.0;
       for (int64_t l = 0; l < config.router->num_selected_patches; ++l) {
@@ -66,7 +65,8 @@ Tensor plain_outputs(const PMoE& model, const Tensor& image_CHW) {
       f += gate * patch[j].unsqueeze(0).mm(w[s]).relu().mm(a[s]).squeeze(0);
     }
   }
-  return f / (config.divisor == "patches" ? 4.0 : static_cast<double>(config.num_selected()));
+  const int64_t selected = config.router ? config.router->num_selected_patches : 4;
+  return f / (config.divisor == "patches" ? 4.0 : static_cast<double>(selected));
 }
 
 void expect_plain(const PMoEConfig& config) {
@@ -101,10 +101,10 @@ TEST(PMoE, IsTheModelOfThePaper) {
 TEST(PMoE, OutputWeightsByClassShareOutTheExperts) {
   PMoEConfig config = small_pmoe();
   config.output = "by_class";
-  EXPECT_TRUE(at::equal(PMoE(config, 1).mixture->experts->a.flatten(1).select(1, 0),
+  EXPECT_TRUE(at::equal(PMoE(config, 1).experts->a.flatten(1).select(1, 0),
                         torch::tensor({1.0F, 1.0F, -1.0F, -1.0F})));
   config.num_classes = 4;
-  EXPECT_TRUE(at::equal(PMoE(config, 1).mixture->experts->a.select(1, 0), torch::eye(4)));
+  EXPECT_TRUE(at::equal(PMoE(config, 1).experts->a.select(1, 0), torch::eye(4)));
 }
 
 TEST(PMoE, PruningRanksTheExpertsOfEachClassApart) {
@@ -113,7 +113,7 @@ TEST(PMoE, PruningRanksTheExpertsOfEachClassApart) {
   PMoE model(config, 3);
   {
     const torch::NoGradGuard no_grad;
-    for (int64_t e = 0; e < 4; ++e) model.mixture->moe->router->weight[e].fill_(e == 1 ? 9 : 4 - e);
+    for (int64_t e = 0; e < 4; ++e) model.moe->router->weight[e].fill_(e == 1 ? 9 : 4 - e);
   }
   const PrunePlan plan = plan_pruning(model, nullptr, "router-magnitude", KeepSpec::fraction(0.5));
   EXPECT_EQ(plan.layers[0].kept, (std::vector<int64_t>{1, 2}));

@@ -26,7 +26,7 @@ std::shared_ptr<PMoE> two_experts() {
   config.router->num_selected_patches = 2;
   auto model = std::make_shared<PMoE>(config, 1);
   const torch::NoGradGuard no_grad;
-  model->mixture->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
+  model->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
   return model;
 }
 
@@ -76,7 +76,7 @@ TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
   PMoE model(config, 1);
   {
     const torch::NoGradGuard no_grad;
-    model.mixture->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
+    model.moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
   }
   // Expert 1 takes the largest patch, expert 2 the smallest: of class 1 each gets one example's.
   const Tensor x =

@@ -36,9 +36,8 @@ std::shared_ptr<PMoE> trained(const std::string& recipe,
 
 TEST(PatchRun, GoesOnWithTheSameBits) {
   expect_same_files(config_of(kSeparate), {10, 20}, {"checkpoints/experts/model.safetensors"});
-  EXPECT_TRUE(
-      torch::equal(trained(kSeparate)->mixture->experts->w,
-                   trained(kSeparate, {"phases.experts.chunk_size=7"})->mixture->experts->w))
+  EXPECT_TRUE(torch::equal(trained(kSeparate)->experts->w,
+                           trained(kSeparate, {"phases.experts.chunk_size=7"})->experts->w))
       << "blocks have no part in the result";
 }
 
@@ -48,7 +47,7 @@ TEST(PatchRun, RoutersOfTheLinearLossFollowItsFormula) {
                                         "phases.experts.epochs=0"};
   const auto before = trained(kSeparate, {"phases.routers.epochs=0", "phases.experts.epochs=0"});
   const auto after = trained(kSeparate, one);
-  const Tensor moved = after->mixture->moe->router->weight - before->mixture->moe->router->weight;
+  const Tensor moved = after->moe->router->weight - before->moe->router->weight;
   const auto data = open_dataset("patch-patterns", "train");
   // Both phases take the samples from where the run's seed says.
   const int64_t first = static_cast<int64_t>(mix64(5) >> 23);
@@ -61,31 +60,31 @@ TEST(PatchRun, RoutersOfTheLinearLossFollowItsFormula) {
 
 TEST(PatchRun, ExpertsLeaveSeparatelyTrainedRoutersAsTheyAre) {
   const auto half = trained(kSeparate, {"phases.experts.epochs=0"}), all = trained(kSeparate);
-  EXPECT_TRUE(torch::equal(half->mixture->moe->router->weight, all->mixture->moe->router->weight));
-  EXPECT_FALSE(torch::equal(half->mixture->experts->w, all->mixture->experts->w));
+  EXPECT_TRUE(torch::equal(half->moe->router->weight, all->moe->router->weight));
+  EXPECT_FALSE(torch::equal(half->experts->w, all->experts->w));
   const auto joint = trained(kJoint), frozen = trained(kJoint, {"phases.0.frozen=[\"router\"]"});
   const auto start = trained(kJoint, {"phases.0.epochs=0"});
-  const auto router = [](const auto& model) { return model->mixture->moe->router->weight; };
+  const auto router = [](const auto& model) { return model->moe->router->weight; };
   EXPECT_FALSE(torch::equal(router(joint), router(start)));
   EXPECT_TRUE(torch::equal(router(frozen), router(start)));
-  EXPECT_FALSE(torch::equal(frozen->mixture->experts->w, start->mixture->experts->w));
+  EXPECT_FALSE(torch::equal(frozen->experts->w, start->experts->w));
 }
 
 /// The loss (eqs. 2, 10) of model (1) in float64, with gates of 0 where nothing is selected.
-Tensor patch_loss(const nn::PatchMixtureImpl& mixture, const Tensor& x_Bnd, const Tensor& label_B) {
+Tensor patch_loss(const PMoE& model, const Tensor& x_Bnd, const Tensor& label_B) {
   const auto wide = [](const Tensor& tensor) { return tensor.to(torch::kDouble); };
   const Tensor x = wide(x_Bnd);
-  const Tensor hidden = torch::einsum("bnd,kdh->bknh", {x, wide(mixture.experts->w)}).relu();
+  const Tensor hidden = torch::einsum("bnd,kdh->bknh", {x, wide(model.experts->w)}).relu();
   Tensor gate = torch::ones({x.size(0), hidden.size(1), x.size(1)}, torch::kDouble);
-  if (!mixture.moe.is_empty()) {
-    const auto& rule = std::get<ExpertChoiceOptions>(mixture.moe->options().rule);
+  if (!model.moe.is_empty()) {
+    const auto& rule = std::get<ExpertChoiceOptions>(model.moe->options().rule);
     const auto [value, place] =
-        torch::einsum("bnd,kd->bkn", {x, wide(mixture.moe->router->weight)}).topk(rule.rows, 2);
+        torch::einsum("bnd,kd->bkn", {x, wide(model.moe->router->weight)}).topk(rule.rows, 2);
     const bool one = rule.gate == ExpertGate::one;
     gate = torch::zeros_like(gate).scatter(2, place, one ? at::ones_like(value) : value.softmax(2));
   }
-  const Tensor f = torch::einsum("bkn,bknh,kho->b", {gate, hidden, wide(mixture.experts->a)}) /
-                   mixture.options().divisor;
+  const Tensor f = torch::einsum("bkn,bknh,kho->b", {gate, hidden, wide(model.experts->a)}) /
+                   model.settings().divisor_value();
   return torch::nn::functional::softplus((2 * label_B - 1).to(torch::kDouble) * f).mean();
 }
 
@@ -99,7 +98,7 @@ TEST(PatchRun, AnEpochOfOneBatchIsAStepOnTheLossOfTheModel) {
     const auto moved = trained(kJoint, changes);
     const auto data = open_dataset("patch-patterns", "train");
     const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23), 50);
-    patch_loss(*start->mixture, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
+    patch_loss(*start, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
     const auto wanted = moved->named_parameters();
     for (auto& item : start->named_parameters()) {
       Tensor step = item.value().detach().clone();
@@ -114,7 +113,7 @@ TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
     std::vector<std::string> all = {"phases.experts.epochs=0", "model.router.init_std=0",
                                     "phases.routers.epochs=1", "phases.routers.batch_size=50"};
     all.insert(all.end(), changes.begin(), changes.end());
-    return trained(kSeparate, all)->mixture->moe->router->weight.detach().clone();
+    return trained(kSeparate, all)->moe->router->weight.detach().clone();
   };
   EXPECT_FALSE(torch::allclose(router({}), router({"seed=6"})));
   // One step on N samples is their mean; twice that of 50 less that of 100 is that of the rest.
@@ -156,7 +155,7 @@ TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
   }
   x = (x.to(torch::kFloat) / 255 - data->info().mean[0]) / data->info().std[0];
   const Tensor patch_sum = x.reshape({kSamples, 2, 4, 2, 4}).sum(3).sum(1).flatten(1);
-  testing::expect_close(network->mixture->moe->router->weight[0],
+  testing::expect_close(network->moe->router->weight[0],
                         ((y * patch_sum).mean(0) * 0.0625).to(torch::kDouble), 1e-5);
 }
 

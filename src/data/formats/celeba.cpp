@@ -369,8 +369,7 @@ DatasetFormat celeba_format() {
           [](const DatasetSpec&, const std::string&) {
             return std::vector<RequiredPath>{{"img_align_celeba"}};
           },
-      .fill_info = fill_celeba_info,
-      .verify = verify_image_files};
+      .fill_info = fill_celeba_info};
 }
 
 }  // namespace moesaic

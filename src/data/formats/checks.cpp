@@ -117,18 +117,6 @@ void fill_rows_info(DatasetInfo& info, int64_t width) {
   info.std = {1.0};
 }
 
-std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
-                                                const std::string& split, const fs::path& folder) {
-  if (!files.file.empty() && split == "test") return {};
-  FileVerification result{files.file_of(split), folder / files.file_of(split), ""};
-  try {
-    format_of(spec).open(spec, info_from_spec(spec, split), folder);
-  } catch (const Error& error) {
-    result.problem = error.what();
-  }
-  return {result};
-}
-
 void warn_of_twins(const DatasetInfo& info) {
   constexpr size_t kNamed = 3;
   std::vector<std::string> pairs;
@@ -152,11 +140,25 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
   }
 }
 
-std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
-                                                 const fs::path& folder) {
-  const auto images = std::dynamic_pointer_cast<const StoredImages>(
-      format_of(spec).open(spec, info_from_spec(spec, split), folder));
-  std::vector<FileVerification> results = verify_images(*images);
+std::vector<FileVerification> verify_by_opening(const DatasetSpec& spec, const std::string& split,
+                                                const fs::path& folder) {
+  const DatasetFormat& format = format_of(spec);
+  std::shared_ptr<const Dataset> data;
+  std::vector<FileVerification> results;
+  if (const auto parts = format.required_paths(spec, split); !format.has_images && !parts.empty()) {
+    const std::string& file = parts[0].path;
+    if (split == "test" && format.required_paths(spec, "train")[0].path == file) return {};
+    results.push_back({file, folder / file, ""});
+  }
+  try {
+    data = format.open(spec, info_from_spec(spec, split), folder);
+  } catch (const Error& error) {
+    if (results.empty()) throw;
+    results[0].problem = error.what();
+  }
+  const auto images = std::dynamic_pointer_cast<const StoredImages>(data);
+  if (!images) return results;
+  results = verify_images(*images);
   const auto expected = spec.num_images.find(split);
   if (expected != spec.num_images.end() && expected->second != images->size()) {
     results.push_back({split, folder,

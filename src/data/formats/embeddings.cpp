@@ -165,11 +165,7 @@ DatasetFormat embeddings_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<RequiredPath>{{config_of(spec).file_of(split), /*is_folder=*/false}};
           },
-      .fill_info = fill_embeddings_info,
-      .verify =
-          [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
-            return verify_split_file(spec, config_of(spec), split, folder);
-          }};
+      .fill_info = fill_embeddings_info};
 }
 
 }  // namespace moesaic

@@ -400,7 +400,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     if (problem.empty()) sound.push_back(std::move(shard));
   }
   try {
-    images = verify_image_files(spec, split, folder);
+    images = verify_by_opening(spec, split, folder);
   } catch (const Error& error) {
     if (!differs) throw;
     results.push_back({split, folder, error.what()});

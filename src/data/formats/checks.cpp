@@ -94,8 +94,10 @@ ConfigProblem split_files_problem(const SplitFiles& files) {
   return {};
 }
 
-at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
-                         const fs::path& path) {
+void keep_split(DatasetInputs& rows, const RowSplit& by, const std::string& split,
+                const fs::path& path) {
+  if (by.files.file.empty()) return;
+  const int64_t count = rows.values_NCHW.size(0);
   const auto test =
       static_cast<int64_t>(std::llround(by.files.test_fraction * static_cast<double>(count)));
   if (test == 0 || test == count) {
@@ -106,8 +108,9 @@ at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t c
       permutation(count, static_cast<uint64_t>(by.files.seed), stream_id(by.stream));
   std::sort(order.begin(), order.begin() + test);
   std::sort(order.begin() + test, order.end());
-  const at::Tensor rows = at::tensor(order, at::kLong);
-  return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
+  const at::Tensor all = at::tensor(order, at::kLong);
+  const at::Tensor own = split == "test" ? all.slice(0, 0, test) : all.slice(0, test);
+  for_each_tensor(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
 }
 
 void fill_rows_info(DatasetInfo& info, int64_t width) {

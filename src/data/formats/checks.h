@@ -2,7 +2,6 @@
 // The built-in formats, and checks of descriptions and files that several share.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -94,10 +93,10 @@ struct RowSplit {
   const SplitFiles& files;
   const char *stream, *noun;  ///< Of the random numbers; what a row is in messages.
 };
-/// Returns the numbers, ascending, of the rows of a split, "train" or "test". Throws Error
-/// (failure) with `path` if either has none.
-at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
-                         const fs::path& path);
+/// Leaves, of the rows of a file for both, those of a split, "train" or "test", in their order.
+/// Throws Error (failure) with `path` if either has none.
+void keep_split(DatasetInputs& rows, const RowSplit& by, const std::string& split,
+                const fs::path& path);
 
 /// Describes rows of `width` numbers as images of one channel and one row.
 void fill_rows_info(DatasetInfo& info, int64_t width);

@@ -133,11 +133,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
     fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(), width,
          config.width);
   }
-  if (!config.file.empty()) {
-    const at::Tensor rows =
-        rows_of_split({config, "embeddings.split", "text"}, info.split, count, path);
-    for_each_tensor(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
-  }
+  keep_split(texts, {config, "embeddings.split", "text"}, info.split, path);
   const int64_t classes = std::ssize(info.classes),
                 expected = embeddings_settings(spec).num_classes;
   if (expected > 0 && classes != expected) {

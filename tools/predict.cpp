@@ -31,7 +31,7 @@ struct PredictArguments {
   std::vector<std::string> images;
   std::string device = "cpu", precision = "float32";
   std::optional<int64_t> batch_size;
-  int64_t top = PredictImagesOptions().top_k;
+  int64_t top = PredictOptions().top_k;
   bool routing = false, json = false, csv = false, trust = false;
 };
 
@@ -61,9 +61,10 @@ void predict_tensors(const PredictArguments& arguments) {
   check_input_file(arguments.input);
   check_new_file(arguments.output, "--output");
   const Predictor predictor = load_predictor(arguments);
-  PredictOptions options{.returns_routing = arguments.routing, .loss = predictor.loss};
-  options.batch_size = arguments.batch_size.value_or(options.batch_size);
-  predict_file(*predictor.model, arguments.input, arguments.output, options);
+  predict_file(*predictor.model, arguments.input, arguments.output,
+               {.returns_routing = arguments.routing,
+                .batch_size = arguments.batch_size,
+                .loss = predictor.loss});
   log_written(arguments.output);
 }
 
@@ -155,9 +156,10 @@ int predict_files(const PredictArguments& arguments) {
   check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
-  PredictImagesOptions options{
-      .top_k = arguments.top, .returns_routing = arguments.routing, .loss = predictor.loss};
-  options.batch_size = arguments.batch_size.value_or(options.batch_size);
+  const PredictOptions options{.returns_routing = arguments.routing,
+                               .batch_size = arguments.batch_size,
+                               .top_k = arguments.top,
+                               .loss = predictor.loss};
   const StopSignal stop;
   const auto total = static_cast<int64_t>(files.size());
   int64_t done = 0, failed = 0;

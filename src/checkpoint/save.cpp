@@ -161,15 +161,24 @@ void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards, c
   staged.commit();
 }
 
-void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
-                     const std::function<FileContent(const fs::path&)>& write_model) {
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, const TensorMaker& make,
+                     const std::function<void(uint64_t done, uint64_t total)>& progress) {
   with_format(checkpoint.config);  // Throws before anything large is written.
   StagedDirectory staged(folder);
   WrittenShard shard;
-  if (write_model) {
+  if (make) {
     if (!checkpoint.optimizer.empty())
       fail_usage("a model that is written by a function has no optimizer");
-    shard.files[kModelFile] = write_model(staged.path() / kModelFile);
+    uint64_t done = 0, total = 0;
+    for (const auto& [unused, shape] : checkpoint.model) total += shape.nbytes();
+    const auto next = [&](const std::string& name) {
+      if (progress) progress(done, total);
+      at::Tensor tensor = make(name);
+      done += tensor.nbytes();
+      return tensor;
+    };
+    shard.files[kModelFile] = write_tensors(staged.path() / kModelFile, checkpoint.model, next);
+    if (progress) progress(done, total);
   } else {
     shard = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
   }

@@ -359,6 +359,7 @@ FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
   }
   at::Tensor held;  // Owns the bytes until the next tensor.
   const auto bytes_of = [&](const safetensors::Item& item) {
+    held.reset();  // Freed before the next one is allocated.
     held = make(item.name).detach().to(at::kCPU).contiguous();
     return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
   };

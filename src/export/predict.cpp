@@ -167,7 +167,7 @@ FileBatch read_batch(const Dataset& data, int64_t first, int64_t count) {
 
 /// Returns the most probable classes of each image.
 std::vector<std::vector<PredictedClass>> top_classes(const at::Tensor& logits, int64_t images,
-                                                     const PredictImagesOptions& options) {
+                                                     const PredictOptions& options) {
   const int64_t members = logits.size(0) / images;
   const at::Tensor log_BC = log_mean_probabilities(options.loss, logits, members);
   // The logarithm's rounding could make different logits equal.
@@ -214,7 +214,7 @@ std::vector<ImageRouting> routings_of(const RoutingRecord& record, int64_t image
 
 /// Returns what a forward pass of images [B, C, H, W] says of each.
 std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& images_BCHW,
-                                           const PredictImagesOptions& options) {
+                                           const PredictOptions& options) {
   const int64_t images = images_BCHW.size(0);
   const ModelOutput output = model.forward(images_BCHW.to(model.device()));
   std::vector<ImagePrediction> list(static_cast<size_t>(images));
@@ -257,12 +257,10 @@ double rounded(double value) {
 
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
                                           const PredictOptions& options) {
-  if (options.batch_size < 1) {
-    fail_usage("predict: batch_size must be at least 1, found {}", options.batch_size);
-  }
+  int64_t batch = options.batch_size.value_or(256);
+  if (batch < 1) fail_usage("predict: batch_size must be at least 1, found {}", batch);
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  int64_t batch = options.batch_size;
   for (const MoEBlock& block : model.moe_blocks()) {
     const bool couples = nn::is_batch_dependent(block.layer->router->evaluation_rule());
     if (couples) batch = std::max<int64_t>(count, 1);
@@ -313,9 +311,9 @@ void FeatureFile::finish(const Predictions& predictions) {
 }
 
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
-                    const PredictImagesOptions& given,
+                    const PredictOptions& given,
                     const std::function<bool(const ImagePrediction&)>& on_prediction) {
-  PredictImagesOptions options = given;
+  PredictOptions options = given;
   if (options.loss.empty()) options.loss = model.num_members() > 1 ? "ensemble_softmax" : "softmax";
   check_predicts_classes(model, spec, options.loss);
   const std::shared_ptr<const Dataset> data = inputs_of(spec, files);
@@ -323,8 +321,9 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
   model.eval();
   const bool alone = !batch_dependence(model).empty();
   const auto total = static_cast<int64_t>(files.size());
-  for (int64_t first = 0; first < total; first += options.batch_size) {
-    const int64_t count = std::min(options.batch_size, total - first);
+  const int64_t batch_size = options.batch_size.value_or(32);
+  for (int64_t first = 0; first < total; first += batch_size) {
+    const int64_t count = std::min(batch_size, total - first);
     const FileBatch batch = read_batch(*data, first, count);
     std::vector<at::Tensor> sound;
     for (const at::Tensor& input : batch.inputs) {

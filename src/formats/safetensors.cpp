@@ -303,33 +303,28 @@ uint64_t checked_size(const Item& item, const std::string& file) {
   return *bytes;
 }
 
-std::string json_string(const std::string& text, const std::string& file) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::type_error&) {
-    fail("{}: {} is not valid UTF-8", file, printable(text));
-  }
+void check_utf8(const std::string& text, const std::string& file) {
+  if (find_invalid_utf8(text)) fail("{}: {} is not valid UTF-8", file, printable(text));
 }
 
 std::string header_of(const std::vector<Item>& items,
                       const std::map<std::string, std::string>& metadata, const std::string& file) {
-  std::vector<std::string> parts;
-  if (!metadata.empty()) {
-    std::vector<std::string> pairs;
-    for (const auto& [key, value] : metadata) {
-      pairs.push_back(json_string(key, file) + ":" + json_string(value, file));
-    }
-    parts.push_back(fmt::format("\"{}\":{{{}}}", kMetadata, fmt::join(pairs, ",")));
+  nlohmann::ordered_json::object_t header;  // Appended to without a search for an equal key.
+  for (const auto& [key, value] : metadata) {
+    check_utf8(key, file);
+    check_utf8(value, file);
   }
+  if (!metadata.empty()) header.emplace_back(kMetadata, metadata);
   uint64_t offset = 0;
   for (const Item& item : items) {
-    const uint64_t end = offset + checked_size(item, file);
-    parts.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                                json_string(item.name, file), item.dtype,
-                                fmt::join(item.shape, ","), offset, end));
-    offset = end;
+    check_utf8(item.name, file);
+    const std::array<uint64_t, 2> offsets = {offset, offset + checked_size(item, file)};
+    header.emplace_back(
+        item.name, nlohmann::ordered_json{
+                       {"dtype", item.dtype}, {"shape", item.shape}, {"data_offsets", offsets}});
+    offset = offsets[1];
   }
-  std::string text = fmt::format("{{{}}}", fmt::join(parts, ","));
+  std::string text = nlohmann::ordered_json(std::move(header)).dump();
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   return text;
 }

@@ -159,8 +159,6 @@ at::Tensor merging_weights(const MoEBlock& block, const PrunePlan& plan) {
   return merges ? plan_merge(block, *layer).weights_PP : at::Tensor();
 }
 
-using TensorMaker = std::function<at::Tensor(const std::string& name)>;
-
 /// Applies the plan to the shape of a network and returns what makes each tensor of the pruned
 /// network of `values`, those of before, which must outlive it: one at a time, so that neither
 /// network need be in memory. Pruning keeps the handles of tensors, but not all of their names.
@@ -438,9 +436,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   checkpoint.config["model"] = shape->config();
   const int64_t phase = progress_of(checkpoint).first;  // It tells which loss trained the network.
   checkpoint.state = {{"pruned", to_json(result.plan)}, {"phase_index", phase}};
-  save_checkpoint(options.out, checkpoint, [&](const fs::path& path) {
-    return write_tensors(path, state_of(*shape), make);
-  });
+  save_checkpoint(options.out, {checkpoint.config, checkpoint.state, state_of(*shape), {}}, make);
   return result;
 }
 

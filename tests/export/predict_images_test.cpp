@@ -45,7 +45,7 @@ class PredictImages : public ::testing::Test {
     inputs.push_back(input);
   }
 
-  std::vector<ImagePrediction> predictions(Model& model, const PredictImagesOptions& options = {}) {
+  std::vector<ImagePrediction> predictions(Model& model, const PredictOptions& options = {}) {
     std::vector<ImagePrediction> list;
     predict_images(model, spec, files, options, [&](const ImagePrediction& prediction) {
       list.push_back(prediction);

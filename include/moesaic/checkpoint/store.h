@@ -43,11 +43,16 @@ struct LoadOptions {
       false;  ///< Take a program too (checkpoint/program.h), which has no tensors.
 };
 
+/// Returns the tensor of a name.
+using TensorMaker = std::function<at::Tensor(const std::string& name)>;
+
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name
 /// is replaced atomically. Of a network that is not in memory as a whole, without an optimizer,
-/// `write_model` writes model.safetensors to the path it is given and returns what it holds.
+/// checkpoint.model has the shapes, which may be on the meta device, `make` makes one tensor at a
+/// time, and `progress` is called with the bytes done and the total; it may throw to cancel.
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
-                     const std::function<FileContent(const fs::path&)>& write_model = {});
+                     const TensorMaker& make = {},
+                     const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
 /// Error for a directory that is not the checkpoint that was written: MANIFEST.json or a file that
 /// it lists is missing, or a file has another size or another SHA-256. After any other Error the

@@ -18,6 +18,11 @@ struct RequiredPath {
   bool is_folder = true;
 };
 
+/// Verifies a split without described files by opening it: decodes the images of its files, or
+/// reads its file of rows; where both splits have one file, it is read for the train split alone.
+std::vector<FileVerification> verify_by_opening(const DatasetSpec& spec, const std::string& split,
+                                                const fs::path& folder);
+
 /// A format of datasets. Splits passed to these functions are stored ones, of splits(); a
 /// validation split that is held out of the training files is separated after open().
 struct DatasetFormat {
@@ -59,9 +64,7 @@ struct DatasetFormat {
   /// Verifies all files of a split in the folder; for data without described files.
   std::function<std::vector<FileVerification>(const DatasetSpec& spec, const std::string& split,
                                               const fs::path& folder)>
-      verify = [](const DatasetSpec&, const std::string&, const fs::path&) {
-        return std::vector<FileVerification>{};
-      };
+      verify = verify_by_opening;
   /// Returns what is wrong with a described file without a known hash, "" if nothing is.
   std::function<std::string(const DatasetSpec& spec, const fs::path& file,
                             const DatasetFile& description)>

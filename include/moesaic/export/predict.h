@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,12 @@
 
 namespace moesaic {
 
-/// Options of predict().
+/// Options of predict() and predict_images().
 struct PredictOptions {
-  bool returns_routing = false;  ///< Also returns the routing of each MoE layer.
-  int64_t batch_size = 256;      ///< Images per batch; all of them where experts have a capacity.
-  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
+  bool returns_routing = false;            ///< Also returns the routing of each MoE layer.
+  std::optional<int64_t> batch_size = {};  ///< Images per batch; unset: 256, or 32 of image files.
+  int64_t top_k = 5;                       ///< Number of most probable classes of an image file.
+  std::string loss;  ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]
@@ -70,14 +72,6 @@ class FeatureFile {
 
 // Predictions for image files.
 
-/// Options of predict_images().
-struct PredictImagesOptions {
-  int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
-  int64_t top_k = 5;        ///< Number of most probable classes of an image.
-  bool returns_routing = false;  ///< Also returns the experts of each token.
-  std::string loss;              ///< Loss of training, see train/objective.h; empty means softmax.
-};
-
 /// A class with its probability.
 struct PredictedClass {
   int64_t index = 0;
@@ -111,7 +105,7 @@ struct ImagePrediction {
 /// Throws Error (usage) for a network without classes or whose inputs are no images, Error where
 /// `spec` lacks mean and std.
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
-                    const PredictImagesOptions& options,
+                    const PredictOptions& options,
                     const std::function<bool(const ImagePrediction&)>& on_prediction);
 
 /// Returns {"file", "top": [{"class", "index", "probability"}, ...]} and with routing "routing":

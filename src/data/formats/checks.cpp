@@ -94,8 +94,10 @@ ConfigProblem split_files_problem(const SplitFiles& files) {
   return {};
 }
 
-at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
-                         const fs::path& path) {
+void keep_split(DatasetInputs& rows, const RowSplit& by, const std::string& split,
+                const fs::path& path) {
+  if (by.files.file.empty()) return;
+  const int64_t count = rows.values_NCHW.size(0);
   const auto test =
       static_cast<int64_t>(std::llround(by.files.test_fraction * static_cast<double>(count)));
   if (test == 0 || test == count) {
@@ -106,8 +108,9 @@ at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t c
       permutation(count, static_cast<uint64_t>(by.files.seed), stream_id(by.stream));
   std::sort(order.begin(), order.begin() + test);
   std::sort(order.begin() + test, order.end());
-  const at::Tensor rows = at::tensor(order, at::kLong);
-  return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
+  const at::Tensor all = at::tensor(order, at::kLong);
+  const at::Tensor own = split == "test" ? all.slice(0, 0, test) : all.slice(0, test);
+  for_each_tensor(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
 }
 
 void fill_rows_info(DatasetInfo& info, int64_t width) {
@@ -115,18 +118,6 @@ void fill_rows_info(DatasetInfo& info, int64_t width) {
   info.width = width;
   info.mean = {0.0};
   info.std = {1.0};
-}
-
-std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
-                                                const std::string& split, const fs::path& folder) {
-  if (!files.file.empty() && split == "test") return {};
-  FileVerification result{files.file_of(split), folder / files.file_of(split), ""};
-  try {
-    format_of(spec).open(spec, info_from_spec(spec, split), folder);
-  } catch (const Error& error) {
-    result.problem = error.what();
-  }
-  return {result};
 }
 
 void warn_of_twins(const DatasetInfo& info) {
@@ -152,11 +143,25 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
   }
 }
 
-std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
-                                                 const fs::path& folder) {
-  const auto images = std::dynamic_pointer_cast<const StoredImages>(
-      format_of(spec).open(spec, info_from_spec(spec, split), folder));
-  std::vector<FileVerification> results = verify_images(*images);
+std::vector<FileVerification> verify_by_opening(const DatasetSpec& spec, const std::string& split,
+                                                const fs::path& folder) {
+  const DatasetFormat& format = format_of(spec);
+  std::shared_ptr<const Dataset> data;
+  std::vector<FileVerification> results;
+  if (const auto parts = format.required_paths(spec, split); !format.has_images && !parts.empty()) {
+    const std::string& file = parts[0].path;
+    if (split == "test" && format.required_paths(spec, "train")[0].path == file) return {};
+    results.push_back({file, folder / file, ""});
+  }
+  try {
+    data = format.open(spec, info_from_spec(spec, split), folder);
+  } catch (const Error& error) {
+    if (results.empty()) throw;
+    results[0].problem = error.what();
+  }
+  const auto images = std::dynamic_pointer_cast<const StoredImages>(data);
+  if (!images) return results;
+  results = verify_images(*images);
   const auto expected = spec.num_images.find(split);
   if (expected != spec.num_images.end() && expected->second != images->size()) {
     results.push_back({split, folder,

@@ -2,7 +2,6 @@
 // The built-in formats, and checks of descriptions and files that several share.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -62,10 +61,6 @@ ConfigProblem no_images_problem(const DatasetSpec& spec);
 /// (failure) if it differs.
 fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role);
 
-/// Decodes all images of a folder's split; `images` is the dataset from the format's open().
-std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
-                                                 const fs::path& folder);
-
 /// Throws Error(failure) that begins with `where` and names the image unless every label has a
 /// class.
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
@@ -98,18 +93,13 @@ struct RowSplit {
   const SplitFiles& files;
   const char *stream, *noun;  ///< Of the random numbers; what a row is in messages.
 };
-/// Returns the numbers, ascending, of the rows of a split, "train" or "test". Throws Error
-/// (failure) with `path` if either has none.
-at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
-                         const fs::path& path);
+/// Leaves, of the rows of a file for both, those of a split, "train" or "test", in their order.
+/// Throws Error (failure) with `path` if either has none.
+void keep_split(DatasetInputs& rows, const RowSplit& by, const std::string& split,
+                const fs::path& path);
 
 /// Describes rows of `width` numbers as images of one channel and one row.
 void fill_rows_info(DatasetInfo& info, int64_t width);
-
-/// Verifies the file of a split by opening it; one that is split at random is opened once, for the
-/// train split.
-std::vector<FileVerification> verify_split_file(const DatasetSpec& spec, const SplitFiles& files,
-                                                const std::string& split, const fs::path& folder);
 
 /// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info);

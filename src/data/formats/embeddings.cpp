@@ -133,11 +133,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
     fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(), width,
          config.width);
   }
-  if (!config.file.empty()) {
-    const at::Tensor rows =
-        rows_of_split({config, "embeddings.split", "text"}, info.split, count, path);
-    for_each_tensor(texts, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, rows); });
-  }
+  keep_split(texts, {config, "embeddings.split", "text"}, info.split, path);
   const int64_t classes = std::ssize(info.classes),
                 expected = embeddings_settings(spec).num_classes;
   if (expected > 0 && classes != expected) {
@@ -165,11 +161,7 @@ DatasetFormat embeddings_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<RequiredPath>{{config_of(spec).file_of(split), /*is_folder=*/false}};
           },
-      .fill_info = fill_embeddings_info,
-      .verify =
-          [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
-            return verify_split_file(spec, config_of(spec), split, folder);
-          }};
+      .fill_info = fill_embeddings_info};
 }
 
 }  // namespace moesaic

@@ -478,8 +478,7 @@ DatasetFormat image_folder_format() {
               [](const DatasetSpec& spec, const std::string& split) {
                 return std::vector<RequiredPath>{{source_image_folder(spec, split)}};
               },
-          .fill_info = fill_image_folder_info,
-          .verify = verify_image_files};
+          .fill_info = fill_image_folder_info};
 }
 
 }  // namespace moesaic

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -253,11 +252,8 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (!spec.classes.empty()) return spec.classes;
   const fs::path path = list_beside(spec, shards_of(spec).classes_file, folder);
   const std::string text = read_text(path, kMaxListBytes, "names of classes");
-  std::istringstream lines{std::string(without_byte_order_mark(text))};
-  std::vector<std::string> names;
-  for (std::string line; std::getline(lines, line);) {
-    names.push_back(line.erase(line.find_last_not_of(" \t\r") + 1));
-  }
+  std::vector<std::string> names = split(without_byte_order_mark(text), '\n');
+  for (std::string& name : names) name.erase(name.find_last_not_of(" \t\r") + 1);
   while (!names.empty() && names.back().empty()) names.pop_back();
   const auto gap = std::find(names.begin(), names.end(), "");
   if (gap != names.end()) {  // It may be a class: whoever counted lines has other numbers.
@@ -400,7 +396,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     if (problem.empty()) sound.push_back(std::move(shard));
   }
   try {
-    images = verify_image_files(spec, split, folder);
+    images = verify_by_opening(spec, split, folder);
   } catch (const Error& error) {
     if (!differs) throw;
     results.push_back({split, folder, error.what()});

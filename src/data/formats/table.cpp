@@ -227,7 +227,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
   const fs::path path = folder / config.file_of(info.split);
   Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
                                                    : read_csv_table(path, config, spec.classes);
-  const int64_t count = table.x_Nd.size(0), width = table.x_Nd.size(1);
+  const int64_t width = table.x_Nd.size(1);
   if (config.width > 0 && width != config.width) {
     fail("{}: a row has {}, the description says {}", path.string(), count_text(width, "input"),
          config.width);
@@ -235,10 +235,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
   DatasetInputs rows = {.values_NCHW = table.x_Nd.unsqueeze(1).unsqueeze(1),
                         .labels_N = table.label_N,
                         .targets_NK = table.y_NK};
-  if (!config.file.empty()) {
-    const at::Tensor own = rows_of_split({config, "table.split", "row"}, info.split, count, path);
-    for_each_tensor(rows, [&](at::Tensor& tensor) { tensor = tensor.index_select(0, own); });
-  }
+  keep_split(rows, {config, "table.split", "row"}, info.split, path);
   info.targets = std::move(table.targets);
   return make_input_dataset(std::move(info), std::move(rows));
 }
@@ -261,11 +258,7 @@ DatasetFormat table_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<RequiredPath>{{table_of(spec).file_of(split), /*is_folder=*/false}};
           },
-      .fill_info = fill_table_info,
-      .verify =
-          [](const DatasetSpec& spec, const std::string& split, const fs::path& folder) {
-            return verify_split_file(spec, table_of(spec), split, folder);
-          }};
+      .fill_info = fill_table_info};
 }
 
 }  // namespace moesaic

@@ -54,21 +54,6 @@ Checkpoint checkpoint_of(const ImportVitOptions& options, const ImportVitResult&
   return checkpoint;
 }
 
-FileContent write_model(const fs::path& path, const vit::Maker& maker,
-                        const ImportVitOptions& options) {
-  uint64_t done = 0, total = 0;
-  for (const auto& [unused, shape] : maker.shapes()) total += shape.nbytes();
-  const auto next = [&](const std::string& name) {
-    if (options.progress) options.progress(done, total);
-    at::Tensor made = maker.make(name);
-    done += made.nbytes();
-    return made;
-  };
-  FileContent content = write_tensors(path, maker.shapes(), next);
-  if (options.progress) options.progress(total, total);
-  return content;
-}
-
 }  // namespace
 
 ImportVitResult import_vit(const ImportVitOptions& options) {
@@ -87,9 +72,11 @@ ImportVitResult import_vit(const ImportVitOptions& options) {
   result.model = to_json(network.config);
   result.num_tensors = tensors.count;
   result.dropped = tensors.dropped;
-  for (const auto& [unused, shape] : maker.shapes()) result.num_parameters += shape.numel();
-  save_checkpoint(options.out, checkpoint_of(options, result),
-                  [&](const fs::path& path) { return write_model(path, maker, options); });
+  Checkpoint checkpoint = checkpoint_of(options, result);
+  checkpoint.model = maker.shapes();
+  for (const auto& [unused, shape] : checkpoint.model) result.num_parameters += shape.numel();
+  const auto make = [&](const std::string& name) { return maker.make(name); };
+  save_checkpoint(options.out, checkpoint, make, options.progress);
   return result;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/import/vmoe/import.h"
 
-#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -13,7 +12,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 #include "reference.h"
 
@@ -35,17 +33,15 @@ class Initialiser {
   const std::vector<VMoETensor> tensors;  ///< Those of the unpruned network.
   const VMoEPlan plan;
 
-  /// Returns the shape of the tensor in the target, which may be pruned.
-  std::vector<int64_t> shape_of(const VMoETensor& tensor) const {
-    std::vector<int64_t> shape = tensor.shape;
-    if (const auto* kept = kept_of(tensor)) shape.front() = std::ssize(*kept);
-    return shape;
-  }
-
-  int64_t num_parameters() const {
-    int64_t count = 0;
-    for (const VMoETensor& tensor : tensors) count += c10::multiply_integers(shape_of(tensor));
-    return count;
+  /// Returns the shapes in the target, which may be pruned, on the meta device.
+  TensorMap shapes() const {
+    TensorMap shapes;
+    for (const VMoETensor& tensor : tensors) {
+      std::vector<int64_t> shape = tensor.shape;
+      if (const auto* kept = kept_of(tensor)) shape.front() = std::ssize(*kept);
+      shapes[tensor.name] = at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
+    }
+    return shapes;
   }
 
   /// Draws the arrays that no rule maps to, with the values of a new network of this seed.
@@ -69,8 +65,9 @@ class Initialiser {
   }
 
   /// Returns the tensor, float32 and contiguous.
-  at::Tensor make(const VMoETensor& tensor) const {
+  at::Tensor make(const std::string& name) const {
     const torch::NoGradGuard no_grad;
+    const VMoETensor& tensor = *std::ranges::find(tensors, name, &VMoETensor::name);
     const at::Tensor whole = tensor_of_arrays(tensor, [&](const VMoEArray& array) {
       const auto move = plan.moves.find(array.name);
       if (move != plan.moves.end()) {
@@ -214,29 +211,6 @@ void note_pruned(const VMoEMoeConfig& moe, std::vector<std::string>& notes) {
   }
 }
 
-FileContent write_model(const fs::path& path, const Initialiser& initialiser,
-                        const ImportVMoEOptions& options) {
-  std::map<std::string, const VMoETensor*> by_name;
-  std::vector<safetensors::Item> items;
-  for (const VMoETensor& tensor : initialiser.tensors) {
-    by_name[tensor.name] = &tensor;
-    items.push_back({tensor.name, "F32", initialiser.shape_of(tensor)});
-  }
-  uint64_t done = 0;
-  const uint64_t total = sizeof(float) * static_cast<uint64_t>(initialiser.num_parameters());
-  at::Tensor current;
-  const auto next = [&](const safetensors::Item& item) {
-    if (options.progress) options.progress(done, total);
-    current.reset();  // Freed before the next tensor is allocated.
-    current = initialiser.make(*by_name.at(item.name));
-    done += current.nbytes();
-    return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
-  };
-  FileContent content = safetensors::write_streamed(path, std::move(items), next);
-  if (options.progress) options.progress(total, total);
-  return content;
-}
-
 /// Returns the stored dtypes of the arrays that were copied with only their dtype converted.
 std::map<std::string, std::string> stored_dtypes(const VMoEPlan& plan) {
   std::map<std::string, std::string> dtypes;
@@ -311,7 +285,6 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   result.from = arrays.from;
   result.out = options.out.string();
   result.model = to_json(config);
-  result.num_parameters = initialiser.num_parameters();
   result.num_arrays = static_cast<int64_t>(arrays.entries.size());
   result.num_shards = arrays.shards;
   result.branch = arrays.branch;
@@ -333,8 +306,10 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
                         {"transformed", result.transformed},
                         {"fresh", result.fresh},
                         {"dropped", result.dropped}}}};
-  save_checkpoint(options.out, checkpoint,
-                  [&](const fs::path& path) { return write_model(path, initialiser, options); });
+  checkpoint.model = initialiser.shapes();
+  for (const auto& [unused, shape] : checkpoint.model) result.num_parameters += shape.numel();
+  const auto make = [&](const std::string& name) { return initialiser.make(name); };
+  save_checkpoint(options.out, checkpoint, make, options.progress);
   return result;
 }
 

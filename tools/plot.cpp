@@ -16,21 +16,21 @@ namespace {
 
 struct PlotArguments {
   std::vector<std::string> runs;
-  std::string out = "runs.png", experts;
+  std::string out = "runs.png", metric = kExpertMetrics[0];
+  bool experts = false;
 };
 
 void plot(const PlotArguments& arguments) {
   const fs::path out = arguments.out;
   const std::string stem = out.stem().string();
-  const bool of_experts = !arguments.experts.empty();
-  if (of_experts && arguments.runs.size() > 1) {
+  if (arguments.experts && arguments.runs.size() > 1) {
     fail_usage("plot: --experts shows one run, found {}; give one", arguments.runs.size());
   }
   check_new_figure(out, "--out");
   std::vector<RunMetrics> runs;
   for (const std::string& run : arguments.runs) runs.push_back({run, read_metrics(run)});
   const std::string& first = runs.front().lines;
-  draw_figure_file(out, of_experts         ? expert_figure(first, arguments.experts, stem)
+  draw_figure_file(out, arguments.experts  ? expert_figure(first, arguments.metric, stem)
                         : runs.size() == 1 ? run_curve(first, stem)
                                            : run_comparison(runs, stem));
   log_written(out);
@@ -46,13 +46,13 @@ void add_plot(CLI::App& app, int& /*exit_code*/) {
   add_text(*verb, "--out", arguments->out, "FILE",
            "figure to draw, which ends in .png or .svg; its gnuplot script and data are written "
            "beside it (runs.png)");
-  verb->add_option("--experts", arguments->experts,
-                   "numbers of each expert to draw over the steps of one run, a heat map for each "
-                   "MoE layer (load)")
+  CLI::Option* experts = verb->add_flag(
+      "--experts", arguments->experts,
+      "draw a number of each expert over the steps of one run, a heat map for each MoE layer");
+  add_text(*verb, "--metric", arguments->metric, fmt::format("{}", fmt::join(kExpertMetrics, "|")),
+           "number that --experts draws (load)")
       ->check(one_of_words({kExpertMetrics.begin(), kExpertMetrics.end()}))
-      ->expected(0, 1)
-      ->default_str("load")
-      ->option_text(fmt::format("[{}]", fmt::join(kExpertMetrics, "|")));
+      ->needs(experts);
   verb->callback([arguments] { plot(*arguments); });
 }
 

@@ -308,8 +308,10 @@ TEST_F(ExportedProgramFile, OfOnnxNeedsOnnxRuntime) {
 
 // Equal experts hide from the logits which of them a token selects.
 TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual) {
-  const auto model = build_variant({.name = ""});
-  {
+  const auto tokens_choose = build_variant({.name = ""});
+  const auto experts_choose = build_variant({.name = "", .group_size = 20, .router = R"({"name":
+                     "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 3})"});
+  for (const auto& model : {tokens_choose, experts_choose}) {
     const torch::NoGradGuard no_grad;
     for (const auto& item : model->named_parameters()) {
       at::Tensor value = item.value();
@@ -318,14 +320,18 @@ TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual)
   }
   const test::TempDir folder;
   put_python(folder.path(),
-             fmt::format("sed -i 's/return self.weights_of_seen(logits)/&.flip([1])/' "
+             fmt::format("sed -i -e 's/return self.weights_of_seen(logits)/&.flip([1])/' "
+                         "-e '/return .token/s/flatten(1)/&.flip([0])/g' "
                          "\"$3/modeling.py\"\nexec '{}' \"$@\"",
                          python_here()));
   const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
-  for (const auto write : {export_pt2, export_onnx}) {
-    EXPECT_THAT(test::failure_of([&] { write(*model, folder / "x", kScriptInfo); }),
+  const auto expect_refused = [&](const auto write, const Model& model) {
+    EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo); }),
                 HasSubstr("computes another routing in MoE layer 0 than the network for "));
-  }
+  };
+  expect_refused(export_pt2, *tokens_choose);
+  expect_refused(export_onnx, *tokens_choose);
+  expect_refused(export_pt2, *experts_choose);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
 }
 

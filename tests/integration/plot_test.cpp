@@ -30,14 +30,14 @@ TEST_F(Watching, RunsArePlottedTogetherAndExpertsOfOne) {
   const auto both = run_program({"plot", a, b, "--out", text_path("both.svg")});
   EXPECT_EQ(both.exit_code, 0) << both.err;
   EXPECT_THAT(read_text(path("both.svg")), HasSubstr("/b, training"));
-  const auto experts = run_program({"plot", a, "--experts", "--out", text_path("load.png")});
+  const auto experts = run_program({"plot", "--experts", a, "--out", text_path("load.png")});
   EXPECT_EQ(experts.exit_code, 0) << experts.err;
   EXPECT_THAT(read_text(path("load.tsv")), StartsWith("# column\trow\tvalue\n"));
   const auto norms =
-      run_program({"plot", a, "--experts", "router_norm", "--out", text_path("norms.svg")});
+      run_program({"plot", a, "--experts", "--metric", "router_norm", "--out", text_path("norms.svg")});
   EXPECT_EQ(norms.exit_code, 0) << norms.err;
   EXPECT_THAT(read_text(path("norms.svg")), HasSubstr("norm of the router"));
-  expect_one_line_error(run_program({"plot", a, "--experts", "loads"}), 2,
+  expect_one_line_error(run_program({"plot", a, "--experts", "--metric", "loads"}), 2,
                         "--experts: cannot be 'loads'");
   expect_one_line_error(run_program({"plot", a, b, "--experts", "--out", text_path("c.png")}), 2,
                         "--experts shows one run, found 2");

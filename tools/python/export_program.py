@@ -3,6 +3,7 @@
 
 export_program.py pt2|onnx FOLDER OUT TORCH_VERSION
 """
+import functools
 import importlib.util
 import logging
 import sys
@@ -45,7 +46,7 @@ def lay_out_factors(program):
 
 
 def read_constants_in_place(program):
-    """Drops the copies of constants, which nothing writes to: the runner spends microseconds on each node."""
+    """Drops the copies of constants, to which our networks do not write: the runner spends microseconds on each node."""
     import torch
 
     aten = torch.ops.aten
@@ -56,7 +57,7 @@ def read_constants_in_place(program):
     program.graph_module.recompile()
 
 
-def write_pt2(network, images, texts, out):
+def write_pt2(network, images, texts, out, is_ours=False):
     import torch
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
@@ -65,7 +66,8 @@ def write_pt2(network, images, texts, out):
     for symbol in list(program.range_constraints):  # it is recorded for 2 and more, and right for 1
         program._range_constraints[symbol] = ValueRanges(1, int_oo)
     lay_out_factors(program)
-    read_constants_in_place(program)
+    if is_ours:
+        read_constants_in_place(program)
     for node in program.graph.nodes:  # where its source lay is no part of a network
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
             node.meta.pop(key, None)
@@ -140,16 +142,27 @@ def with_routing(network):
 
     routing = []
 
-    def watch(layer, forward):
-        def watched(x, inputs):
-            routing.append(layer.combine_weights(layer.router.forward(x)))
-            return forward(x, inputs)
+    def watch(layer):
+        combine, select = layer.combine_weights, getattr(layer, "select", None)
 
-        layer.forward = watched
+        def combined(logits):  # it may call select(), whose experts are not all of the layer's
+            before = len(routing)
+            weights = combine(logits)
+            routing[before:] = [weights]
+            return weights
+
+        def selected(logits):
+            token, gate = select(logits)
+            routing.append(gate.new_zeros([token.size(0), logits.size(0)]).scatter_(1, token, gate).t())
+            return token, gate
+
+        layer.combine_weights = combined
+        if select is not None:
+            layer.select = selected
 
     for layer in network.modules():
         if hasattr(layer, "combine_weights"):
-            watch(layer, layer.forward)
+            watch(layer)
 
     class WithRouting(torch.nn.Module):
         def __init__(self):
@@ -186,7 +199,7 @@ def main(form, folder, out, version):
     if facts.get("takes_bytes"):
         images = torch.zeros_like(images, dtype=torch.uint8)
     with torch.no_grad():
-        write = write_pt2 if form == "pt2" else write_onnx
+        write = functools.partial(write_pt2, is_ours=True) if form == "pt2" else write_onnx
         write(network, images, texts, out)
         proof = modeling.read_tensors(folder / "proof.safetensors")
         outputs = sorted({name.rpartition(".")[0] for name in proof} - {"images"})

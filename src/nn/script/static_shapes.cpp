@@ -76,6 +76,7 @@ constexpr std::array kStaticGates = {
 constexpr char kStaticSelection[] = R"(
 def select(self, logits: Tensor) -> List[Tensor]:
     groups = {groups}
+    assert {rows} <= groups.size(1), "a group has {{}} tokens, fewer than {rows}".format(groups.size(1))
     ranked, order = torch.sort({score}.transpose(1, 2){kept}, stable=True, dim=2, descending=True)
     first = torch.arange(0, logits.size(0), groups.size(1), device=logits.device).view([-1, 1, 1])
     token = order.narrow(2, 0, {rows}) + first

@@ -72,8 +72,8 @@ def kept_by(layer: MoE, name: str, before: Mapping[str, Tensor], keep: float) ->
     count = keep if isinstance(keep, int) else max(1, int(keep * layer.num_experts + 0.5))
     least = min(layer.k, len(layer.kept)) if layer.choice == "token_choice" else 1
     if not least <= count <= len(layer.kept):
-        raise ValueError(f"prune: keep={keep} leaves {name or 'the layer'} {count} of its {len(layer.kept)} experts; "
-                         f"it needs {least}")
+        raise ValueError(f"prune: keep={keep} keeps {count} experts of layer '{name}', which has {len(layer.kept)} and "
+                         f"needs at least {least}")
     change = layer.router.weight.detach().double().norm(dim=1).cpu() - old.detach().double().norm(dim=1).cpu()
     return sorted(sorted(layer.kept, key=lambda expert: (-change[expert].item(), expert))[:count])
 

@@ -120,10 +120,15 @@ class MoE(nn.Module):
         return (f"experts={len(self.kept)} of {self.num_experts}, k={self.k}, router={self.choice!r}, "
                 f"capacity_factor={self.capacity_factor}")
 
+    def _tokens(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.width:
+            raise ValueError(f"MoE: the last dimension of inputs must be {self.width}, found {x.shape[-1]}")
+        return x.reshape(-1, self.width)
+
     def forward(self, x: Tensor) -> Tensor:
         if self.is_plain:
             return self._plain(x)
-        tokens = x.reshape(-1, self.width)
+        tokens = self._tokens(x)
         with torch.autocast(x.device.type, enabled=False):  # small differences of logits decide
             logits = self.router(tokens.to(self.router.weight.dtype))
         noisy = logits
@@ -154,7 +159,7 @@ class MoE(nn.Module):
 
     def _plain(self, x: Tensor) -> Tensor:
         """Computes forward() by PyTorch's operators alone, for files."""
-        tokens = x.reshape(-1, self.width)
+        tokens = self._tokens(x)
         by_image = x.dim() > 2 and self.choice == "expert_choice"
         groups = x.reshape(x.shape[0], -1, self.width) if by_image else tokens.unsqueeze(0)
         logits = self.router(groups)

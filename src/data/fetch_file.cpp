@@ -148,6 +148,18 @@ std::string token_of(const FetchRequest& request) {
   return token;
 }
 
+/// Throws Error (usage) where a token would leave this machine without encryption.
+void check_encryption(const std::string& url, const FetchRequest& request) {
+  constexpr std::string_view kPlain = "http://";
+  if (!url.starts_with(kPlain)) return;
+  const std::string host = url.substr(kPlain.size());
+  for (const char* here : {"127.", "localhost:", "localhost/", "[::1]"}) {
+    if (host.starts_with(here)) return;
+  }
+  fail_usage("{}: the token in {} is sent over https only; give an https address", url,
+             token_name(request));
+}
+
 void set_up(const Handle& handle, const std::string& url, Sink& sink, char* message) {
   set(handle, CURLOPT_URL, url.c_str());
   set(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
@@ -165,6 +177,7 @@ void set_up(const Handle& handle, const std::string& url, Sink& sink, char* mess
   set(handle, CURLOPT_WRITEFUNCTION, &on_data);
   set(handle, CURLOPT_WRITEDATA, static_cast<void*>(&sink));
   if (const std::string token = token_of(sink.request); !token.empty()) {
+    check_encryption(url, sink.request);
     // libcurl drops both where it is redirected to another host, port or protocol.
     set(handle, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
     set(handle, CURLOPT_XOAUTH2_BEARER, token.c_str());

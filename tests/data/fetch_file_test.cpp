@@ -230,6 +230,15 @@ TEST_F(FetchFile, AddressesOfHuggingFace) {
   }
 }
 
+TEST_F(FetchFile, ATokenLeavesTheMachineEncrypted) {
+  const ScopedEnv token("MY_TOKEN", "abc123");
+  FetchRequest wanted = request("http://localhost.example.org/f");
+  wanted.token_env = "MY_TOKEN";
+  EXPECT_THAT(
+      test::usage_of([&] { fetch(wanted); }),
+      AllOf(HasSubstr("the token in MY_TOKEN is sent over https only"), Not(HasSubstr("abc123"))));
+}
+
 TEST_F(FetchFile, NoSecretInAnAddress) {
   for (const std::string url :
        {"https://me:pass1word@a.b/c", "https://pass1word@a.b/c",

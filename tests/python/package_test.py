@@ -124,6 +124,11 @@ class Layer(unittest.TestCase):
         p = (x @ layer.router.weight.t()).softmax(1)
         self.assertAlmostEqual(layer.routing.entropy.item(), -(p * p.log()).sum(1).mean().item(), places=5)
 
+    def test_inputs_of_another_width_are_refused(self):
+        for shape in ((3, 2 * WIDTH), (3, WIDTH, 1)):
+            with self.assertRaisesRegex(ValueError, f"must be {WIDTH}, found {shape[-1]}"):
+                moesaic.MoE(WIDTH, HIDDEN, EXPERTS)(torch.zeros(shape))
+
     def test_an_expert_takes_the_best_tokens_of_each_image(self):
         layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, k=2, router="expert_choice", capacity_factor=1.0)
         layer(images(3))
@@ -186,7 +191,7 @@ class Mixtures(unittest.TestCase):
         before = copy.deepcopy(self.mixture.state_dict())
         with torch.no_grad():
             self.mixture.blocks[0].mlp.router.weight.mul_(torch.tensor([[0.5], [2], [1], [3]]))
-        with self.assertRaisesRegex(ValueError, "keep=0.25 leaves blocks.0.mlp 1 of its 4 experts; it needs 2"):
+        with self.assertRaisesRegex(ValueError, "keep=0.25 keeps 1 experts of layer 'blocks.0.mlp', which has 4"):
             moesaic.prune(self.mixture, before=before, keep=0.25)
         kept = moesaic.prune(self.mixture, before=before, keep=0.5)
         self.assertEqual(kept, {"blocks.0.mlp": [1, 3], "blocks.1.mlp": [0, 1]})  # equal changes: lower ids
@@ -201,6 +206,8 @@ class Mixtures(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "network.pt2"
             moesaic.export(self.mixture, file, shape=(7, WIDTH))
+            with self.assertRaisesRegex(FileExistsError, "exists and is kept"):
+                moesaic.export(self.mixture, file, shape=(7, WIDTH))
             program = torch.export.load(file)
             self.assertFalse([node for node in program.graph.nodes if "moesaic" in str(node.target)])
             torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))

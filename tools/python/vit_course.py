@@ -49,9 +49,9 @@ def networks_of(seed: int) -> dict[str, pathlib.Path]:
         row: base / row for row in ("dense-long", "recovered", "max-drop")} | {"pt2": base / "max-drop.pt2"}
 
 
-def main(seeds: str = "1,2,3,4,5", num_rounds: str = "5") -> None:
+def main(numbers: list[int], num_rounds: int) -> None:
     text = (VIT / "experiments/course.json").read_text(encoding="utf-8").replace('"../', f'"{VIT}/')
-    course, numbers = json.loads(re.sub(r"^//.*", "", text, flags=re.M)), [int(seed) for seed in seeds.split(",")]
+    course = json.loads(re.sub(r"^//.*", "", text, flags=re.M))
     OUT.mkdir(parents=True, exist_ok=True)
     for row in course["rows"]:
         (OUT / f"{row['name']}.json").write_text(json.dumps({**course["train"], **row["set"]}), encoding="utf-8")
@@ -69,7 +69,7 @@ def main(seeds: str = "1,2,3,4,5", num_rounds: str = "5") -> None:
                     values[row, metric][seed] = found[key]
         rounds = [{row: json.loads(run("bench", of_seed[row], "--json", "--seconds", 1, "--batch-sizes",
                                        ",".join(map(str, BATCHES))))["rows"] for row in TIMED}
-                  for _ in range(int(num_rounds))]
+                  for _ in range(num_rounds)]
         for row, (i, batch) in itertools.product(TIMED, enumerate(BATCHES)):
             values[row, f"ms_{batch}"][seed] = statistics.median(one[row][i]["median_ms"] for one in rounds)
         values["pt2", "megabytes"][seed] = of_seed["pt2"].stat().st_size / 1e6
@@ -84,4 +84,11 @@ def main(seeds: str = "1,2,3,4,5", num_rounds: str = "5") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[2:]) if len(sys.argv) in (2, 3, 4) else sys.exit(__doc__)
+    program, seeds, rounds = (*sys.argv[1:], "", "")[:3] if len(sys.argv) in (2, 3, 4) else ("", "", "")
+    if not re.fullmatch(r"(\d{1,9}(,\d{1,9})*)?", seeds) or not re.fullmatch(r"([1-9]\d{0,3})?", rounds) or not program:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    try:
+        main(sorted({int(seed) for seed in (seeds or "1,2,3,4,5").split(",")}), int(rounds or 5))
+    except subprocess.CalledProcessError as error:  # The program said why.
+        sys.exit(error.returncode)

@@ -34,7 +34,7 @@ def resolve(arguments: list[str]) -> dict[str, tuple[str, str]]:
                "--disable-pip-version-check", "--only-binary=:all:", "--report", "-", *arguments]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {entry["metadata"]["name"].lower(): (entry["metadata"]["version"],
-                                                entry["download_info"]["archive_info"]["hashes"]["sha256"])
+                                                entry["download_info"]["archive_info"]["hash"].removeprefix("sha256="))
             for entry in report["install"]}
 
 

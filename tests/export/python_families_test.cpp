@@ -111,19 +111,19 @@ std::vector<std::shared_ptr<Model>> networks() {
                    "NoisyTopItemsPerExpertRouter", "gate": "softmax_selected",
                    "num_selected_tokens": 3})"},
            Variant{.name = "",
-           .group_size = 20,
+           .group_size = 17,
            .kept = {1, 2, 5},
            .bfloat16 = true,
            .router =
                        R"({"name": "NoisyTopItemsPerExpertRouter", "gate": "softmax_tokens",
                    "dispatcher": {"capacity_factor": 0.7}})"},
            Variant{.name = "",
-           .group_size = 20,
+           .group_size = 17,
            .kept = {1, 2, 5},
            .mean_replacement = true,
            .router = R"({"name": "NoisyTopItemsPerExpertRouter", "gate":
                    "softmax_selected", "dispatcher": {"capacity_factor": 0.7}})"},
-           Variant{.name = "", .group_size = 20, .kept = {1, 2, 5}, .router = R"({"name":
+           Variant{.name = "", .group_size = 17, .kept = {1, 2, 5}, .router = R"({"name":
                    "NoisyTopItemsPerExpertRouter", "pruned_selection": "reroute", "gate":
                    "softmax_all", "dispatcher": {"capacity_factor": 0.9}})"},
            Variant{.name = "", .router = R"({"name": "adaptive", "gate": "one",
@@ -184,7 +184,7 @@ TEST(ExportPt2, IsOfEveryFamilyAsIsOnnxOfVMoEs) {
   for (const std::shared_ptr<Model>& model : families()) export_both(*model, false);
   export_both(*build_variant({.name = "", .capacity_factor = 0.6, .members = 3}), true);
   export_both(*build_variant({.name = "",
-                              .group_size = 20,
+                              .group_size = 17,
                               .kept = {1, 2, 5},
                               .router = R"({"name": "NoisyTopItemsPerExpertRouter", "gate":
                                   "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"}),

@@ -309,7 +309,7 @@ TEST_F(ExportedProgramFile, OfOnnxNeedsOnnxRuntime) {
 // Equal experts hide from the logits which of them a token selects.
 TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual) {
   const auto tokens_choose = build_variant({.name = ""});
-  const auto experts_choose = build_variant({.name = "", .group_size = 20, .router = R"({"name":
+  const auto experts_choose = build_variant({.name = "", .group_size = 17, .router = R"({"name":
                      "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 3})"});
   for (const auto& model : {tokens_choose, experts_choose}) {
     const torch::NoGradGuard no_grad;

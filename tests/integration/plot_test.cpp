@@ -33,12 +33,12 @@ TEST_F(Watching, RunsArePlottedTogetherAndExpertsOfOne) {
   const auto experts = run_program({"plot", "--experts", a, "--out", text_path("load.png")});
   EXPECT_EQ(experts.exit_code, 0) << experts.err;
   EXPECT_THAT(read_text(path("load.tsv")), StartsWith("# column\trow\tvalue\n"));
-  const auto norms =
-      run_program({"plot", a, "--experts", "--metric", "router_norm", "--out", text_path("norms.svg")});
+  const auto norms = run_program(
+      {"plot", a, "--experts", "--metric", "router_norm", "--out", text_path("norms.svg")});
   EXPECT_EQ(norms.exit_code, 0) << norms.err;
   EXPECT_THAT(read_text(path("norms.svg")), HasSubstr("norm of the router"));
   expect_one_line_error(run_program({"plot", a, "--experts", "--metric", "loads"}), 2,
-                        "--experts: cannot be 'loads'");
+                        "--metric: cannot be 'loads'; did you mean 'load'?");
   expect_one_line_error(run_program({"plot", a, b, "--experts", "--out", text_path("c.png")}), 2,
                         "--experts shows one run, found 2");
   expect_one_line_error(run_program({"plot", none, "--out", text_path("c.png")}), 2,

@@ -157,14 +157,14 @@ void EventWriter::add_histogram(std::string_view tag, std::span<const double> va
 }
 
 void EventWriter::add_image(std::string_view tag, const PixelView& image, int64_t step) {
-  std::string picture;
+  std::string encoded;
   int number = 0;
   for (const int64_t size : {image.height, image.width, image.channels}) {
-    put_number(picture, ++number, size);
+    put_number(encoded, ++number, size);
   }
-  put_bytes(picture, kImageFile, encode_png(image));
+  put_bytes(encoded, kImageFile, encode_png(image));
   std::string field;
-  put_bytes(field, kValueImage, picture);
+  put_bytes(field, kValueImage, encoded);
   append_value(tag, field, step);
 }
 

@@ -75,8 +75,8 @@ void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo
 /// see export_python(), and writes it with the side files within. Before the file gets its name,
 /// LibTorch's runner computes 1, 2 and 7 random images with it: logits that differ from the
 /// network's by more than 1e-5 of the largest one, or another largest one, are an Error (failure),
-/// after which there is no file. So are, in a second recording with the weights of experts as
-/// outputs, weights that differ by 1e-5, and tokens that other experts compute.
+/// after which there is no file. A second recording has the weights of experts as outputs: those
+/// that differ by more than 1e-5, and tokens that other experts compute, are an Error too.
 void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
 /// Records the network in ONNX, opset 20, with the side files as metadata, and compares it as

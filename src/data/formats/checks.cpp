@@ -150,7 +150,8 @@ std::vector<FileVerification> verify_by_opening(const DatasetSpec& spec, const s
   std::vector<FileVerification> results;
   if (const auto parts = format.required_paths(spec, split); !format.has_images && !parts.empty()) {
     const std::string& file = parts[0].path;
-    if (split == "test" && format.required_paths(spec, "train")[0].path == file) return {};
+    const auto of_train = format.required_paths(spec, "train");
+    if (split == "test" && !of_train.empty() && of_train[0].path == file) return {};
     results.push_back({file, folder / file, ""});
   }
   try {

@@ -165,12 +165,11 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialec
                         const std::string& kept) {
   const bool by_expert = rule.gate == ExpertGate::softmax_experts;
   const std::string score = by_expert ? "torch.softmax(logits, 2)" : "logits";
-  if (dialect == Dialect::python && !has_fixed_rows(rule)) {
+  if (dialect == Dialect::python) {
+    if (has_fixed_rows(rule)) return {kWeightsOfSelected, static_selection(rule, kept, experts)};
     return {"    return self.choose(logits.unsqueeze(0)).flatten(0, 1)\n",
             static_choice(rule, score, experts)};
   }
-  if (dialect == Dialect::python)
-    return {kWeightsOfSelected, static_selection(rule, kept, experts)};
   const char* const gate = kExpertGates.at(static_cast<size_t>(rule.gate));
   const std::string choose = fmt::format(kChoose, fmt::arg("gate", gate), fmt::arg("score", score));
   // A fixed number of rows has to fit into every group; a capacity is at most its size.
@@ -205,11 +204,6 @@ constexpr char kMergedColumns[] =
     "    place = torch.tensor([{}], device=logits.device)\n"
     "    weights = self.weights_of_seen(logits)\n"
     "    return weights.new_zeros([weights.size(0), {}]).index_add_(1, place, weights)\n";
-
-/// Returns whether tokens choose among kept experts only.
-bool is_rerouted(const nn::RoutingRule& rule) {
-  return !nn::kept_experts(rule).empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
-}
 
 /// Returns whether forward() computes the rows that a fixed number of choices names.
 bool selects_rows(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts,

@@ -171,6 +171,10 @@ std::string room_text(const nn::RoutingRule& rule, int64_t experts) {
 
 }  // namespace
 
+bool is_rerouted(const nn::RoutingRule& rule) {
+  return !nn::kept_experts(rule).empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
+}
+
 std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
   const int64_t group = rule.group_size;
   const CapacityRule capacity = rule.capacity_rule();
@@ -238,8 +242,7 @@ std::string selected_forward(const nn::ExpertsScript& experts, int64_t count,
 std::string room_of_expert(const nn::MoELayerImpl& layer) {
   const nn::RoutingRule rule = layer.router->evaluation_rule();
   const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
-  const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
-  const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
+  const std::string rows = room_text(rule, is_rerouted(rule) ? kept : layer.options().num_experts);
   const bool is_recorded = !layer.experts->children().empty();
   if (rows.empty() && !is_recorded && !layer.experts->script_source().has_mix) return "";
   return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),

@@ -11,6 +11,9 @@
 
 namespace moesaic::script {
 
+/// Returns whether tokens choose among kept experts only.
+bool is_rerouted(const nn::RoutingRule& rule);
+
 /// Returns has_room(choice [T, k], gate [T, k]) -> bool [T, k], and what it calls. Places in an
 /// expert's queue are counted; capacities are computed in float64 tensors, as expert_capacity()
 /// computes them, since a size cannot be rounded.

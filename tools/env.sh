@@ -38,6 +38,24 @@ if ! command -v nvcc >/dev/null && [ -n "$(moesaic_nvcc)" ]; then
   export CUDACXX CUDAToolkit_ROOT CUDA_PATH
 fi
 
+# Makes a Python environment of the wheels that a file pins, unless there is one.
+moesaic_install() { # VENV REQUIREMENTS
+  local complete
+  complete=$1/.complete-$(sha256sum "$2" | cut -c 1-16)
+  if [ -f "$complete" ]; then return; fi
+  mkdir -p "$(dirname "$1")"
+  python3 -m venv "$1" || return 1
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$2" || return 1
+  rm -f "$1"/.complete-*
+  touch "$complete"
+}
+
+# The packages that tests compare with (timm, transformers) or read (pandas, pyarrow).
+moesaic_install_peers() {
+  moesaic_peers=$(dirname "$MOESAIC_VENV")/peers-venv
+  moesaic_install "$moesaic_peers" tools/python/requirements-peers.txt
+}
+
 # The preset to build: what MOESAIC_PRESET says, else `cuda` where there are a GPU and nvcc, else `release`.
 moesaic_wanted_preset() {
   if [ -n "${MOESAIC_PRESET:-}" ]; then

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,12 +87,11 @@ void export_model(const ExportArguments& arguments) {
   const std::shared_ptr<Model> model =
       arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
   if (is_int8) use_precision(*model, "int8");
-  checkpoint.model.clear();        // The model holds copies.
-  std::optional<StopSignal> stop;  // Without it a signal ends the program.
-  if (format.max_shards > 0) stop.emplace();
+  checkpoint.model.clear();  // The model holds copies.
+  const StopSignal stop;
   ExportOptions options = arguments.options;
   options.poll = [&] {
-    if (stop && stop->is_requested()) throw Stopped{stop->number()};
+    if (stop.is_requested()) throw Stopped{stop.number()};
   };
   ExportInfo info = export_info(checkpoint, *model);
   if (arguments.with_preprocessing) info = with_preprocessing(std::move(info));

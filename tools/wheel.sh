@@ -19,22 +19,10 @@ fail() { # TEXT
 if [ $# -eq 0 ]; then tools/setup.sh; fi
 source tools/env.sh
 
-install() { # VENV REQUIREMENTS: makes an environment of what the file pins, unless there is one
-  local complete
-  complete=$1/.complete-$(sha256sum "$2" | cut -c 1-16)
-  if [ -f "$complete" ]; then return; fi
-  mkdir -p "$(dirname "$1")"
-  python3 -m venv "$1"
-  "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$2" ||
-    fail "the wheels of $2 cannot be installed into $1, which needs a network once"
-  rm -f "$1"/.complete-*
-  touch "$complete"
-}
-
 venv=$(dirname "$MOESAIC_VENV")/wheel-venv
-peers=$(dirname "$MOESAIC_VENV")/peers-venv
-install "$venv" tools/python/requirements-wheel.txt
-install "$peers" tools/python/requirements-peers.txt
+if ! { moesaic_install "$venv" tools/python/requirements-wheel.txt && moesaic_install_peers; }; then
+  fail "the wheels of tools/python/requirements-{wheel,peers}.txt cannot be installed, which needs a network once"
+fi
 
 wheel=${1:-}
 mkdir -p "$OUT"
@@ -55,7 +43,7 @@ rm -rf "$OUT/env"
 site=$(echo "$PWD/$OUT"/env/lib/python3*/site-packages)
 for part in "$MOESAIC_VENV"/lib/python3*/site-packages/*; do
   case "${part##*/}" in
-    numpy* | pillow* | PIL) ;;
+    numpy* | pillow* | PIL | onnx* | ml_dtypes* | protobuf* | google | flatbuffers*) ;;
     *) [ -e "$site/${part##*/}" ] || ln -s "$part" "$site" ;;
   esac
 done
@@ -72,7 +60,7 @@ seconds=$(head -n 1 "$OUT/import-seconds")
 awk "BEGIN { exit !($seconds < $MAX_IMPORT_SECONDS) }" || fail "an import takes $seconds s, at most $MAX_IMPORT_SECONDS"
 "$OUT/env/bin/python" -B -W ignore tests/python/package_test.py
 
-for part in "$MOESAIC_VENV"/lib/python3*/site-packages/{numpy*,pillow*,PIL} "$peers"/lib/python3*/site-packages/*; do
+for part in "$MOESAIC_VENV"/lib/python3*/site-packages/* "$moesaic_peers"/lib/python3*/site-packages/*; do
   [ -e "$site/${part##*/}" ] || ln -s "$part" "$site"
 done
 for test in "package_test.py" "parquet_test.py tools/python"; do

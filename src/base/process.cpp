@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <span>
 #include <system_error>
+#include <thread>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -69,11 +72,29 @@ pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>
   return child;
 }
 
-int wait_for(pid_t child, const std::string& program) {
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
+/// Waits for the end of the child, or only looks for it with WNOHANG; returns whether it ended.
+bool wait_once(pid_t child, const std::string& program, int options, int& status) {
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child, &status, options)) < 0) {
     if (errno != EINTR) fail_errno(program, "cannot wait for it");
   }
+  return ended == child;
+}
+
+int wait_for(pid_t child, const std::string& program, const std::function<void()>& poll) {
+  constexpr std::chrono::milliseconds kPeriod(20);
+  int status = 0;
+  while (!wait_once(child, program, poll ? WNOHANG : 0, status)) {
+    try {
+      poll();
+    } catch (...) {
+      ::kill(child, SIGKILL);
+      wait_once(child, program, 0, status);
+      throw;
+    }
+    std::this_thread::sleep_for(kPeriod);
+  }
+  if (poll) poll();  // What ended the program may be the signal that ends this one.
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -115,13 +136,13 @@ double of_shell() {
 
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment, const fs::path& folder,
-                   std::string* output) {
+                   std::string* output, const std::function<void()>& poll) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   const UniqueFd given = nameless_file(argv[0], input);
   const UniqueFd kept = output == nullptr ? UniqueFd() : nameless_file(argv[0], "");
   const pid_t child = spawn(argv, environment_with(environment), folder, given.get(),
                             output == nullptr ? STDERR_FILENO : kept.get());
-  const int status = wait_for(child, argv[0]);
+  const int status = wait_for(child, argv[0], poll);
   if (output != nullptr) *output = read_text(fmt::format("/proc/self/fd/{}", kept.get()));
   return status;
 }

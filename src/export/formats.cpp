@@ -63,17 +63,20 @@ void write_one_file(const Model& model, const fs::path& file, const ExportInfo& 
   write_tensors(file, state_of(model), metadata);
 }
 
-using Exporter = void (*)(const Model&, const fs::path&, const ExportInfo&);
-
-auto written_by(Exporter exporter) {
+auto written_by(auto exporter) {
   return [exporter](const Model& model, const ExportInfo& info, const ExportOptions& options) {
     warn_of_batches(model);
-    exporter(model, options.out, info);
+    if (options.poll) options.poll();
+    if constexpr (requires { exporter(model, options.out, info, options.poll); }) {
+      exporter(model, options.out, info, options.poll);
+    } else {
+      exporter(model, options.out, info);
+    }
   };
 }
 
 /// Returns a format that Python writes.
-ExportFormat recorded_format(std::string description, Exporter exporter) {
+ExportFormat recorded_format(std::string description, auto exporter) {
   return {.description = std::move(description),
           .out_help = "new file",
           .has_preprocessing = true,

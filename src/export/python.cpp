@@ -270,12 +270,13 @@ TensorMap named(const std::vector<Proof>& proofs) {
 }
 
 /// Runs the script. Throws Error with the last line that it says where it fails.
-void record(const std::string& format, const fs::path& folder, const fs::path& out) {
+void record(const std::string& format, const fs::path& folder, const fs::path& out,
+            const std::function<void()>& poll) {
   std::string said;
   const fs::path script = resource("tools/python/export_program.py");
   const int status = run_with_input({export_python().string(), script.string(), format,
                                      folder.string(), out.string(), TORCH_VERSION},
-                                    "", {"PYTHONDONTWRITEBYTECODE=1"}, {}, &said);
+                                    "", {"PYTHONDONTWRITEBYTECODE=1"}, {}, &said, poll);
   if (status == 0) return;
   std::string last = "it said nothing";
   for (const std::string& line : split(said, '\n')) {
@@ -311,7 +312,7 @@ void prove(const fs::path& file, const std::vector<Proof>& proofs, size_t count)
 /// Records the network beside `file`, in a folder that goes away, and moves the result there. The
 /// script records it once more with its routing as further outputs, for the proof alone.
 void export_recorded(const std::string& format, const Model& model, const fs::path& file,
-                     const ExportInfo& info) {
+                     const ExportInfo& info, const std::function<void()>& poll) {
   export_python();
   AtomicFile out(file);
   const StagedDirectory beside(file);
@@ -320,7 +321,7 @@ void export_recorded(const std::string& format, const Model& model, const fs::pa
   write_python(model, folder, info);
   const std::vector<Proof> proofs = make_proofs(model, info.input);
   write_tensors(folder / "proof.safetensors", named(proofs));
-  record(format, folder, made);
+  record(format, folder, made, poll);
   if (format == "pt2") {
     prove(made, proofs, 1);
     const size_t outputs = proofs[0].outputs.size();
@@ -362,12 +363,14 @@ void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo
   staged.commit();
 }
 
-void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info) {
-  export_recorded("pt2", model, file, info);
+void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info,
+                const std::function<void()>& poll) {
+  export_recorded("pt2", model, file, info, poll);
 }
 
-void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info) {
-  export_recorded("onnx", model, file, info);
+void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info,
+                 const std::function<void()>& poll) {
+  export_recorded("onnx", model, file, info, poll);
 }
 
 }  // namespace moesaic

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <stdexcept>
 
 #include "base/support.h"
 
@@ -81,6 +82,29 @@ TEST(RunWithInput, KeepsAllThatTheProgramPrintsWhereItIsAskedTo) {
             3);
   EXPECT_EQ(said, std::string(100'000, 'x') + "\ntrouble\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(RunWithInput, KillsTheProgramWherePollThrows) {
+  const test::TempDir folder;
+  const std::string pid = (folder / "pid").string();
+  const auto stop = [&] {
+    if (test::get(pid).ends_with("\n")) throw std::runtime_error("stopped");
+  };
+  test::put(pid, "");
+  EXPECT_THROW(run_with_input({"sh", "-c", "echo $$ > \"$0\"; exec sleep 1000", pid}, "", {}, {},
+                              nullptr, stop),
+               std::runtime_error);
+  EXPECT_EQ(::kill(std::stoi(test::get(pid)), 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST(RunWithInput, CallsPollAfterTheEndOfTheProgram) {
+  const test::TempDir folder;
+  const std::string file = (folder / "made").string();
+  bool was_made = false;
+  const auto look = [&] { was_made = std::filesystem::exists(file); };
+  EXPECT_EQ(run_with_input({"touch", file}, "", {}, {}, nullptr, look), 0);
+  EXPECT_TRUE(was_made);
 }
 
 TEST(RunWithInput, NamesAMissingProgram) {

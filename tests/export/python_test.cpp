@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <regex>
+#include <stdexcept>
 
 #include "base/support.h"
 #include "export/torchscript_models.h"
@@ -291,8 +292,23 @@ TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
   put_python(folder.path(), "echo 'error: no torch here' >&2\nexit 1");
   const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
   for (const auto write : {export_pt2, export_onnx}) {
-    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo); }),
+    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo, {}); }),
                 HasSubstr("no torch here"));
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
+TEST_F(ExportedProgramFile, ThatIsStoppedLeavesNothing) {
+  const test::TempDir folder;
+  put_python(folder.path(), "exec sleep 1000");
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  int64_t calls = 0;
+  const auto stop = [&] {
+    if (++calls == 3) throw std::runtime_error("stopped");
+  };
+  for (const auto write : {export_pt2, export_onnx}) {
+    calls = 0;
+    EXPECT_THROW(write(*model_, folder / "x", kScriptInfo, stop), std::runtime_error);
   }
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
 }
@@ -326,12 +342,27 @@ TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual)
                          python_here()));
   const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
   const auto expect_refused = [&](const auto write, const Model& model) {
-    EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo); }),
+    EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo, {}); }),
                 HasSubstr("computes another routing in MoE layer 0 than the network for "));
   };
   expect_refused(export_pt2, *tokens_choose);
   expect_refused(export_onnx, *tokens_choose);
   expect_refused(export_pt2, *experts_choose);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
+TEST_F(ExportedProgramFile, WithOtherLogitsIsNotWritten) {
+  const test::TempDir folder;
+  put_python(folder.path(),
+             fmt::format("printf 'plain = load\\ndef load(*a):\\n    n = plain(*a)\\n    "
+                         "n.head.bias.data[0] += 1e-3\\n    return n\\n' "
+                         ">> \"$3/modeling.py\"\nexec '{}' \"$@\"",
+                         python_here()));
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  for (const auto write : {export_pt2, export_onnx}) {
+    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo, {}); }),
+                HasSubstr("computes other logits than the network for "));
+  }
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
 }
 

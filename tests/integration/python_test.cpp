@@ -14,6 +14,7 @@
 #include "data/jpeg_bytes.h"
 #include "integration/program.h"
 #include "integration/readme.h"
+#include "integration/served.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/source.h"
 
@@ -208,22 +209,12 @@ class PythonServers : public PythonOperators {
   /// Compares the classes of a batch of bytes with those of the network.
   void expect_served(const std::string& format, const std::string& script) const {
     expect_quoted("docs/deploying.md", script, "python", "import json");
-    const Checkpoint checkpoint = load_newest_checkpoint(smoke_run(), {.load_optimizer = false});
-    const auto network = model_of(checkpoint);
-    const InputSpec input = input_spec_of(checkpoint, *network);
-    const auto data = open_dataset("fashion-mnist-footwear", "test");
-    const at::Tensor bytes = at::empty({20, 1, 28, 28}, at::kByte);
-    for (int64_t i = 0; i < bytes.size(0); ++i)
-      data->image(i, bytes[i].mutable_data_ptr<uint8_t>());
-    const at::Tensor images = (bytes.to(at::kFloat) / 255 - input.mean[0]) / input.std[0];
-    const at::Tensor best = network->forward(images).logits.argmax(1);
-    EXPECT_FALSE(best.eq(best[0]).all().item<bool>()) << "all of one class, which tells nothing";
+    const ServedImages images = served_images(smoke_run());
     std::string wanted;
-    for (int64_t i = 0; i < best.size(0); ++i) {
-      wanted += input.classes.at(static_cast<size_t>(best[i].item<int64_t>())) + "\n";
+    for (const int64_t best : images.best) {
+      wanted += images.classes.at(static_cast<size_t>(best)) + "\n";
     }
-    write("images", std::string(static_cast<const char*>(bytes.const_data_ptr()),
-                                static_cast<size_t>(bytes.numel())));
+    write("images", images.bytes);
     const std::string file = exported(format, {"--with-preprocessing"});
     const auto served = run_command({"sh", "-c",
                                      fmt::format("'{}' -W ignore '{}' '{}' < '{}'", python_,

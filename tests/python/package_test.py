@@ -213,6 +213,16 @@ class Mixtures(unittest.TestCase):
             torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))
             self.assertEqual(os.listdir(folder), ["network.pt2"])
 
+    def test_a_file_that_computes_something_else_is_not_written(self):
+        class Other(nn.Module):
+            def forward(self, x):
+                return x.mean(1) + (1e-3 if torch.compiler.is_exporting() else 0)
+
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(RuntimeError, "computes another output than the network for 1 inputs"):
+                moesaic.export(Other(), Path(folder) / "other.pt2", shape=(7, WIDTH))
+            self.assertEqual(os.listdir(folder), [])
+
     def test_a_file_drops_and_selects_what_its_layer_does(self):
         chooses = {"router": "expert_choice", "capacity_factor": 1.0}
         for shape, kept, options in (((7, WIDTH), range(4), {}), ((7, WIDTH), [0, 1, 3], {"gate": "softmax_selected"}),

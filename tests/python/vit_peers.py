@@ -112,7 +112,8 @@ def check(folder):
         error = ((found - outputs).abs().max() / outputs.abs().max().clamp(min=1)).item()
         print(f"{wanted.parent.name}: {error:.1e}")
         worst, compared = max(worst, error), compared + 1
-    assert compared and worst <= TOLERANCE, (compared, worst)
+    print(f"{compared} networks, worst error {worst:.1e}")
+    assert worst <= TOLERANCE and compared >= 10 * (importlib.util.find_spec("timm") is not None)
 
 
 if __name__ == "__main__":

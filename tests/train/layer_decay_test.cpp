@@ -56,6 +56,16 @@ TEST(LayerDecay, IsThatOfTimm) {
   }
 }
 
+TEST(LayerDecay, ANormAfterPoolingLearnsAsTheHead) {
+  const auto of = [](const std::string& after) {
+    const RunConfig config =
+        config_of(four_phases(), {"model.classifier=gap", "model.norm_after_pooling=" + after});
+    return RunStart(config).model()->layers_after("norm.weight");
+  };
+  EXPECT_EQ(of("true"), 0);
+  EXPECT_EQ(of("false"), 1);
+}
+
 std::string refusal(const std::vector<std::string>& changes, const std::string& run) {
   return error_of([&] {
     const RunConfig config = config_of(run, changes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,11 +15,12 @@ namespace moesaic {
 /// document; an `output` that is not null gets both instead. The program inherits the environment,
 /// overridden by the NAME=VALUE entries of `environment`, and runs in `folder`, by default where
 /// this process is. Returns its exit status, or 128 + n if signal n killed it. A program that
-/// closes its input early is not an error. Throws Error (failure) with the program's name if it
-/// cannot be started.
+/// closes its input early is not an error. `poll` is called while the program runs and after its
+/// end; where it throws, the program is killed first. Throws Error (failure) with the program's
+/// name if it cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment = {}, const fs::path& folder = {},
-                   std::string* output = nullptr);
+                   std::string* output = nullptr, const std::function<void()>& poll = {});
 
 /// Returns the path of a program found on PATH, or "" if there is none.
 fs::path find_program(const std::string& name);

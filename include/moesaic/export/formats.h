@@ -76,12 +76,15 @@ void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo
 /// LibTorch's runner computes 1, 2 and 7 random images with it: logits that differ from the
 /// network's by more than 1e-5 of the largest one, or another largest one, are an Error (failure),
 /// after which there is no file. A second recording has the weights of experts as outputs: those
-/// that differ by more than 1e-5, and tokens that other experts compute, are an Error too.
-void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {});
+/// that differ by more than 1e-5, and tokens that other experts compute, are an Error too. `poll`
+/// is called while Python runs, which is killed where it throws; then there is no file either.
+void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {},
+                const std::function<void()>& poll = {});
 
 /// Records the network in ONNX, opset 20, with the side files as metadata, and compares it as
 /// export_pt2() does, by ONNX Runtime, which must be installed in the Python of export_python().
-void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info = {});
+void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info = {},
+                 const std::function<void()>& poll = {});
 
 /// Returns the Python that records networks: $MOESAIC_PYTHON, or that of the environment that
 /// tools/setup.sh makes. Throws Error (usage) where there is none.
@@ -102,7 +105,7 @@ struct ExportOptions {
 struct ExportFormat {
   std::string description;  ///< Text behind the name in --help.
   std::string out_help;     ///< Meaning of --out in --help.
-  /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
+  /// Max number of shards. If it is not 0, their number can be chosen.
   int64_t max_shards = 0;
   bool has_preprocessing = false;  ///< Whether it writes with_preprocessing().
   /// Throws Error (usage) if `out` exists already.

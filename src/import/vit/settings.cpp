@@ -30,13 +30,15 @@ struct HeadsOf {
 };
 constexpr HeadsOf kHeadsOf[] = {{"_(huge|giant|giantopt|gigantic|so400m)_", 16},
                                 {"^vit_base_patch16_gap", 16},
-                                {"^test_vit[34]", 3},
+                                {"^test_vit4", 3},
                                 {"^test_vit", 2}};
 constexpr const char* kTanhOf =
     "^vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip(_gap)?_512)";
 
 /// Networks of timm with rotary positions, which some have beside learned ones.
 constexpr const char* kRotaryOf = "rope|dinov3|^eva|^vit_pe_";
+/// A network of timm whose mean of tokens includes the class token and the registers.
+constexpr const char* kPrefixPooledOf = "^test_vit3";
 /// Arguments of timm's networks that are read here or seen in the tensors, and those that change no
 /// output.
 constexpr std::string_view kArguments[] = {
@@ -130,6 +132,12 @@ class SettingsReader {
           "learned positions alone",
           tensors_.from, printable(architecture.empty() ? type : architecture));
     }
+    if (Pattern(kPrefixPooledOf).matches(architecture)) {
+      fail(
+          "{}: {} includes class token and registers in the mean of tokens, which no network here "
+          "does; choose an architecture that leaves them out",
+          tensors_.from, printable(architecture));
+    }
     const Value* const arguments = beside_.model.find("model_args");
     if (arguments != nullptr && !arguments->is_null())
       with_errors_as_failures([&] { check(*arguments); });
@@ -171,6 +179,10 @@ class SettingsReader {
     if (blocks.empty()) fail("{}: no tensors of blocks", tensors_.from);
     config_.encoder.num_layers = std::ssize(blocks);
     config_.encoder.mlp_dim = need("blocks.0.mlp.fc1.weight", 2)[0];
+    if (2 * need("blocks.0.mlp.fc2.weight", 2)[1] == config_.encoder.mlp_dim) {
+      fail("{}: its MLPs are SwiGLU, which no network here has; choose a ViT whose MLPs are GELU",
+           tensors_.from);
+    }
   }
 
   void heads() {

@@ -366,7 +366,7 @@ std::optional<int64_t> VMoE::layers_after(const std::string& parameter) const {
   const std::string module = parameter.substr(0, parameter.find('.'));
   const int64_t num_blocks = config_.encoder.num_layers;
   if (module == "head" || module == "pre_logits" || module == "map_head") return 0;
-  if (module == "norm") return 1;
+  if (module == "norm") return config_.norm_after_pooling ? 0 : 1;  // As timm's `fc_norm`.
   if (module != "blocks") return num_blocks + 1;
   return num_blocks - std::stoll(parameter.substr(module.size() + 1));
 }

@@ -364,8 +364,14 @@ TEST_F(ImportVit, NetworksThatComputeSomethingElseAreRefused) {
               HasSubstr("'pool_include_prefix' of 'model_args' is not supported"));
   EXPECT_THAT(refuse(timm_tensors(), R"({"architecture": "vit_base_patch16_rope_ape_224"})"),
               HasSubstr("'vit_base_patch16_rope_ape_224' has rotary positions or others"));
+  EXPECT_THAT(refuse(timm_tensors(), R"({"architecture": "test_vit3"})"),
+              HasSubstr("'test_vit3' includes class token and registers in the mean of tokens"));
   EXPECT_THAT(refuse(timm_tensors(), R"({"model_type": "dinov3_vit"})"),
               HasSubstr("model_type 'dinov3_vit' of config.json is none of vit, "));
+  TensorMap gated = timm_tensors();
+  const at::Tensor& fc2 = gated.at("blocks.0.mlp.fc2.weight");
+  add(gated, "blocks.0.mlp.fc1.weight", {2 * fc2.size(1), kWidth});
+  EXPECT_THAT(refuse(gated, "{}"), HasSubstr("its MLPs are SwiGLU"));
   TensorMap without = timm_tensors();
   without.erase("pos_embed");
   EXPECT_THAT(refuse(without, R"({"model_type": "vit", "image_size": 8})"),

@@ -32,7 +32,7 @@ TEST(Upcycling, AMixtureBeginsAsTheDenseNetwork) {
     const auto mixture = dense.upcycled({4, {0, 2}, k}, 7);
     ASSERT_EQ(mixture->moe_blocks().size(), 2U);
     EXPECT_EQ(mixture->moe_blocks()[1].block, 2);
-    expect_close(outputs(*mixture), outputs(dense), 1e-5);
+    expect_close(outputs(*mixture), outputs(dense), 1e-6);
   }
 }
 

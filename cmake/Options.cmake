@@ -3,9 +3,13 @@
 add_library(moesaic_options INTERFACE)
 target_compile_options(moesaic_options INTERFACE
   -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror=return-type)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
   # GCC 12 sees overlaps in std::string and out-of-range elements in LibTorch's tuples that are not there.
   target_compile_options(moesaic_options INTERFACE -Wno-restrict -Wno-array-bounds)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    # GCC 13 and 14 take vectors within a std::optional for uninitialised.
+    target_compile_options(moesaic_options INTERFACE -Wno-maybe-uninitialized)
+  endif()
 endif()
 if(MOESAIC_WERROR)
   target_compile_options(moesaic_options INTERFACE -Werror)

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <set>
 
+#include "moesaic/base/url.h"
+
 namespace moesaic {
 
 namespace {
@@ -149,9 +151,11 @@ std::string printable(std::string_view text) {
 
 std::string abridged(std::string_view message) {
   constexpr size_t kMaxWord = 200, kMaxMessage = 4000;
-  if (message.size() <= kMaxWord) return std::string(message);
+  if (message.size() <= kMaxWord && message.find("://") == message.npos) {
+    return std::string(message);
+  }
   std::vector<std::string> words = split(message, ' ');
-  for (std::string& word : words) word = without_middle(word, kMaxWord);
+  for (std::string& word : words) word = without_middle(without_secrets(word), kMaxWord);
   return without_middle(fmt::format("{}", fmt::join(words, " ")), kMaxMessage);
 }
 

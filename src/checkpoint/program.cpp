@@ -16,6 +16,7 @@
 #include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/archive.h"
@@ -53,13 +54,22 @@ void add_tensors(const c10::IValue& out, std::vector<at::Tensor>& tensors) {
   }
 }
 
-/// Returns the bytes that were normalised to `images_BCHW`.
-at::Tensor bytes_of(const at::Tensor& images_BCHW, const InputSpec& input) {
+/// Returns the bytes that were normalised to `images_BCHW`; warns where these are others.
+at::Tensor bytes_of(const at::Tensor& images_BCHW, const InputSpec& input, const fs::path& file) {
+  constexpr double kRounding = 0.01;
   const auto of_channels = [](const std::vector<double>& values) {
     return at::tensor(values, at::kFloat).view({-1, 1, 1});
   };
-  const at::Tensor pixels_BCHW = images_BCHW * of_channels(input.std) + of_channels(input.mean);
-  return pixels_BCHW.div(input.rescale_factor.value()).round().clamp(0, 255).to(at::kByte);
+  const at::Tensor values_BCHW = images_BCHW * of_channels(input.std) + of_channels(input.mean);
+  const at::Tensor pixels_BCHW = values_BCHW.div(input.rescale_factor.value());
+  const at::Tensor bytes_BCHW = pixels_BCHW.round().clamp(0, 255);
+  if (!((pixels_BCHW - bytes_BCHW).abs() <= kRounding).all().item<bool>()) {
+    log_once(LogLevel::warning,
+             fmt::format("{}: the program takes bytes, and the inputs are none: they are rounded "
+                         "to 0 to 255; give (byte / 255 - mean) / std",
+                         file.string()));
+  }
+  return bytes_BCHW.to(at::kByte);
 }
 
 /// A network that is known by its settings and computed by a program.
@@ -72,7 +82,7 @@ class ProgramModel : public Model {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator&) override {
     check_input_shape(*this, file_.string(), "images", images_BCHW);
     at::Tensor logits =
-        program_.run(input_.takes_bytes ? bytes_of(images_BCHW, input_) : images_BCHW);
+        program_.run(input_.takes_bytes ? bytes_of(images_BCHW, input_, file_) : images_BCHW);
     const std::vector<int64_t> expected = {images_BCHW.size(0) * num_members(), num_classes()};
     if (num_classes() > 0 && logits.sizes() != at::IntArrayRef(expected)) {
       fail("{}: a program of another network than its configuration's", file_.string());

@@ -25,6 +25,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
+#include "moesaic/base/url.h"
 
 namespace moesaic {
 namespace {
@@ -358,17 +359,10 @@ std::string download_from(const FetchRequest& request) {
 }  // namespace
 
 std::string url_problem(const std::string& url) {
-  const size_t scheme = url.find("://");
-  const size_t host = scheme == url.npos ? 0 : scheme + 3;
-  std::string query = url.substr(std::min(url.find('?'), url.size()));
-  std::ranges::transform(query, query.begin(), [](unsigned char c) { return std::tolower(c); });
-  bool secret = url.substr(host, url.find_first_of("/?#", host) - host).find('@') != url.npos;
-  for (const char* key : {"token", "passw", "secret", "?key=", "&key=", "api_key=", "apikey="}) {
-    secret |= query.find(key) != query.npos;
-  }
-  return secret ? "an address holds a password or a token, which messages would show; put the "
-                  "secret into HF_TOKEN or the environment variable that 'token_env' names"
-                : "";
+  return has_secret(url)
+             ? "an address holds a password or a token, which messages would show; put the "
+               "secret into HF_TOKEN or the environment variable that 'token_env' names"
+             : "";
 }
 
 std::string resolved_url(const std::string& url) {

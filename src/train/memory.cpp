@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -127,6 +128,19 @@ std::optional<double> known_shapes(const std::function<double()>& peak) try {
   return std::nullopt;
 }
 
+/// Visits each phase that trains, with what it holds where evaluations have so many images.
+void for_each_memory(
+    Model& model, const std::vector<PhasePlan>& phases, int64_t evaluate_batch,
+    const std::function<void(const PhasePlan& phase, const TrainingMemory& memory)>& visit) {
+  std::shared_ptr<Model> mixture;  // Of the phases since one that made it.
+  for (const PhasePlan& phase : phases) {
+    if (const auto& upcycle = phase.config.on_entry.upcycle) mixture = model.upcycled(*upcycle, 0);
+    if (phase.steps == 0) continue;
+    visit(phase, training_memory(mixture ? *mixture : model, phase,
+                                 phase.config.evaluate ? evaluate_batch : 0));
+  }
+}
+
 }  // namespace
 
 TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch) {
@@ -173,6 +187,18 @@ void check_training_memory(const RunConfig& config, const Model& shape) {
   }
 }
 
+void check_step_memory(Model& model, const std::vector<PhasePlan>& phases) {
+  const double limit = memory_limit();
+  for_each_memory(model, phases, 0, [&](const PhasePlan& phase, const TrainingMemory& memory) {
+    if (memory.sum() <= limit) return;
+    fail_usage(
+        "phases.{}.batch_size: a step of {} needs about {} of memory, this machine has {}; choose "
+        "a smaller batch, or set gradient_accumulation_steps",
+        phase.config.name, count_text(phase.batch_size, "image"), bytes_text(memory.sum()),
+        bytes_text(limit));
+  });
+}
+
 std::string describe_memory(Model& model, const RunConfig& config,
                             const std::vector<PhasePlan>& phases) {
   // Parts of LibTorch that only training touches, and its threads: 40 to 50 MB on two processors.
@@ -183,12 +209,7 @@ std::string describe_memory(Model& model, const RunConfig& config,
   release_freed_memory();
   const double process = resident_memory() + kOfTraining, limit = memory_limit();
   std::string text;
-  std::shared_ptr<Model> mixture;  // Of the phases since one that made it.
-  for (const PhasePlan& phase : phases) {
-    if (const auto& upcycle = phase.config.on_entry.upcycle) mixture = model.upcycled(*upcycle, 0);
-    if (phase.steps == 0) continue;
-    const TrainingMemory memory = training_memory(
-        mixture ? *mixture : model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
+  const auto describe = [&](const PhasePlan& phase, const TrainingMemory& memory) {
     const double gaps = kGaps * memory.activations.value_or(0.0);
     const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;
@@ -203,7 +224,8 @@ std::string describe_memory(Model& model, const RunConfig& config,
                            : "not known (LibTorch cannot tell an operator's shapes)",
         bytes_text(gaps), bytes_text(memory.batches), bytes_text(copy), bytes_text(process),
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
-  }
+  };
+  for_each_memory(model, phases, config.evaluate_batch_size, describe);
   return text;
 }
 

@@ -178,6 +178,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   for (const PhaseConfig& phase : config_.phases) {
     if (!is_in_memory()) check_outside_images(options_.out, phase.data);
   }
+  if (!is_in_memory() && options_.device == "cpu" && !options_.processes)
+    check_step_memory(*shape, plan_);
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
     model_ = start->model();

@@ -101,6 +101,16 @@ TEST(TrainingMemory, IsALineForEachPhaseThatTrains) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
 }
 
+TEST(TrainingMemory, ThatNoMachineHasIsRefusedByItsBatch) {
+  Planned planned;
+  check_step_memory(*planned.model, planned.phases);
+  planned.phases[0].batch_size = int64_t{1} << 40;
+  EXPECT_THAT(
+      error_of([&] { check_step_memory(*planned.model, planned.phases); }),
+      ::testing::StartsWith("usage: phases.pretrain.batch_size: a step of 1099511627776 images "
+                            "needs about "));
+}
+
 // An operator that LibTorch has no shape function for would leave a gap.
 TEST(TrainingMemory, IsKnownOfEveryRecipe) {
   int phases = 0;

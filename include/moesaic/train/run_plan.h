@@ -110,6 +110,10 @@ std::optional<double> activation_memory(Model& model, const PhasePlan& phase, in
 /// exceed this machine's memory; activations are not counted.
 void check_training_memory(const RunConfig& config, const Model& shape);
 
+/// Throws Error (usage), located at a phase's batch_size, if a step of it needs more than this
+/// machine's memory. `model` is as for training_memory().
+void check_step_memory(Model& model, const std::vector<PhasePlan>& phases);
+
 /// Returns a line of text for each phase that trains, for --dry-run. What this process has now, its
 /// data among it, is added.
 std::string describe_memory(Model& model, const RunConfig& config,

@@ -6,8 +6,11 @@ torch_folder()  # says which PyTorch is needed, before a library fails to load
 
 import torch  # noqa: E402
 
+LIBRARY = PACKAGE / "lib" / "libmoesaic.so"
+if not LIBRARY.exists():
+    raise ImportError(f"moesaic is not built, there is no {LIBRARY}; pip install . in the clone; import elsewhere")
 try:
-    torch.ops.load_library(PACKAGE / "lib" / "libmoesaic.so")
+    torch.ops.load_library(LIBRARY)
 except OSError as problem:
     library, _, said = str(problem.__cause__).partition(": ")  # the loader's own words
     if not said.startswith("cannot open shared object file"):

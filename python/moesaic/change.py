@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense networks that become mixtures, and mixtures that lose experts."""
-from collections.abc import Iterable, Mapping
+import numbers
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .moe import MoE, moe_layers
+from .moe import MoE, check_number, moe_layers
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -49,10 +50,12 @@ def upcycle(model: Network, blocks: Iterable[int], experts: int = 8, k: int = 2,
     stack = getattr(model, "blocks", None)
     if not isinstance(stack, (nn.Sequential, nn.ModuleList)):
         raise ValueError(f"upcycle: {type(model).__name__} has no blocks[i].mlp as timm's ViTs have")
+    if not isinstance(blocks, Iterable):
+        raise TypeError(f"upcycle: blocks={blocks!r} must be a list of numbers, as [{len(stack) - 1}]")
     layers = {}
     for i in blocks:
-        if not -len(stack) <= i < len(stack):
-            raise ValueError(f"upcycle: there is no block {i}; the last one is {len(stack) - 1}")
+        if not isinstance(i, numbers.Integral) or not -len(stack) <= i < len(stack):
+            raise ValueError(f"upcycle: there is no block {i!r}; the last one is {len(stack) - 1}")
         mlp = getattr(stack[i], "mlp", None)
         if not isinstance(mlp, nn.Module):
             raise ValueError(f"upcycle: block {i} has no mlp")
@@ -60,6 +63,19 @@ def upcycle(model: Network, blocks: Iterable[int], experts: int = 8, k: int = 2,
     for i, layer in layers.items():
         setattr(stack[i], "mlp", layer)
     return model
+
+
+def least_kept(layer: MoE) -> int:
+    return min(layer.k, len(layer.kept)) if layer.choice == "token_choice" else 1
+
+
+def kept_of(layer: MoE, name: str, ids: Collection[int]) -> list[int]:
+    """Returns the ids that a layer is to keep. Raises ValueError for unknown, repeated and too few ids."""
+    known = isinstance(ids, Collection) and all(isinstance(i, numbers.Integral) and i in layer.kept for i in ids)
+    if not known or not least_kept(layer) <= len(set(ids)) == len(ids):
+        raise ValueError(f"prune: `keep` has {ids!r} for layer '{name}', which has the experts {layer.kept}; choose at "
+                         f"least {least_kept(layer)} of them, each once")
+    return [int(i) for i in ids]
 
 
 def kept_by(layer: MoE, name: str, before: Mapping[str, Tensor], keep: float) -> list[int]:
@@ -70,10 +86,9 @@ def kept_by(layer: MoE, name: str, before: Mapping[str, Tensor], keep: float) ->
         raise ValueError(f"prune: `before` has no {key} {list(layer.router.weight.shape)}; give the network or the "
                          "state_dict() that fine-tuning began with")
     count = keep if isinstance(keep, int) else max(1, int(keep * layer.num_experts + 0.5))
-    least = min(layer.k, len(layer.kept)) if layer.choice == "token_choice" else 1
-    if not least <= count <= len(layer.kept):
+    if not least_kept(layer) <= count <= len(layer.kept):
         raise ValueError(f"prune: keep={keep} keeps {count} experts of layer '{name}', which has {len(layer.kept)} and "
-                         f"needs at least {least}")
+                         f"needs at least {least_kept(layer)}")
     change = layer.router.weight.detach().double().norm(dim=1).cpu() - old.detach().double().norm(dim=1).cpu()
     return sorted(sorted(layer.kept, key=lambda expert: (-change[expert].item(), expert))[:count])
 
@@ -85,16 +100,18 @@ def prune(model: nn.Module, before: nn.Module | Mapping[str, Tensor] | None = No
     Experts stay whose router row grew most in norm since `before`, the network (or its state_dict()) at the start of
     fine-tuning (pruning paper, arXiv 2405.16646, section 5). `keep` is a fraction of the experts before pruning, a
     number, or what an earlier call returned: `prune(fresh, keep=kept)` gives a new network the shape of saved weights.
-    Raises ValueError, before a layer changes, where this leaves a token fewer experts than it selects.
+    Raises TypeError or ValueError, before a layer changes, for another `keep`, unknown ids, and where a token is left
+    fewer experts than it selects.
     """
     layers = moe_layers(model)
     if isinstance(keep, Mapping):
         if keep.keys() != layers.keys():
-            raise ValueError(f"prune: `keep` names {sorted(keep)}, the network has {sorted(layers)}")
-        kept = {name: list(ids) for name, ids in keep.items()}
-    elif before is None:
-        raise ValueError("prune: give `before`, the network or the state_dict() that fine-tuning began with")
+            raise ValueError(f"prune: `keep` names {list(keep)}, the network has {list(layers)}")
+        kept = {name: kept_of(layers[name], name, ids) for name, ids in keep.items()}
     else:
+        check_number("prune: keep", keep, 0)
+        if before is None:
+            raise ValueError("prune: give `before`, the network or the state_dict() that fine-tuning began with")
         state = before.state_dict() if isinstance(before, nn.Module) else before
         kept = {name: kept_by(layer, name, state, keep) for name, layer in layers.items()}
     for name, ids in kept.items():

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,14 @@ def index_of(what: str, name: str, names: Sequence[str]) -> int:
     if name not in names:
         raise ValueError(f"MoE: {what}={name!r} is unknown; choose one of {', '.join(names)}")
     return list(names).index(name)
+
+
+def check_number(what: str, value: float, least: float, kind: type = numbers.Real) -> None:
+    """Raises TypeError for another kind of value, ValueError for a number below `least`, an infinite one and NaN."""
+    fits = isinstance(value, kind)
+    if not fits or not least <= value < math.inf:
+        name = "whole" if kind is numbers.Integral else "finite"
+        raise (ValueError if fits else TypeError)(f"{what}={value!r} must be a {name} number of at least {least}")
 
 
 @dataclasses.dataclass(repr=False)
@@ -75,11 +84,11 @@ class MoE(nn.Module):
     """A layer [..., width] -> [..., width] of which a token uses `k` experts (V-MoE, arXiv 2106.05974).
 
     With "token_choice" a token takes its k best experts; an expert computes at most capacity_factor * k / experts of
-    a call's tokens, rounded up to a multiple of 4, and drops others (0: no limit). With "expert_choice" an expert takes as many
-    of the best tokens of each image (all dimensions but the first and the last). `gate` is "softmax_all" (the
+    a call's tokens, rounded up to a multiple of 4, and drops others (0: no limit). With "expert_choice" an expert takes
+    as many of the best tokens of each image (all dimensions but the first and the last). `gate` is "softmax_all" (the
     default), "softmax_selected" or, where experts choose, "softmax_selected" (the default), "softmax_tokens",
     "softmax_experts". In training the router's logits get normal noise of standard deviation noise / experts.
-    Parameters are named as in moesaic's checkpoints. Raises ValueError for arguments that contradict each other.
+    Parameters are named as in moesaic's checkpoints. Raises TypeError or ValueError for arguments that do not fit.
     """
 
     def __init__(self, width: int, hidden: int, experts: int, k: int = 2, router: str = "token_choice",
@@ -92,9 +101,13 @@ class MoE(nn.Module):
         self.gate = index_of("gate", gate or ("softmax_all" if router == "token_choice" else gates[0]), gates)
         index_of("activation", activation, tuple(ACTIVATIONS))
         self.activation = activation
-        if not 1 <= k <= experts:
+        for what, count in (("width", width), ("hidden", hidden), ("experts", experts), ("k", k)):
+            check_number(f"MoE: {what}", count, 1, numbers.Integral)
+        check_number("MoE: capacity_factor", capacity_factor, 0)
+        check_number("MoE: noise", noise, 0)
+        if k > experts:
             raise ValueError(f"MoE: k={k} must be between 1 and the {experts} experts")
-        if capacity_factor < 0 or (capacity_factor == 0 and router == "expert_choice"):
+        if capacity_factor == 0 and router == "expert_choice":
             raise ValueError(f"MoE: capacity_factor={capacity_factor} gives an expert no token; choose 1.0")
         self.width, self.k, self.capacity_factor, self.noise = width, k, capacity_factor, noise
         self.kept = list(range(experts))  # ids of the experts that are there, see prune()
@@ -255,6 +268,8 @@ class RecordedRouting:
         probability that an expert's logit, with new noise, reaches the token's k-th largest one; only in training with
         noise. Layers whose experts choose are balanced and add nothing. Raises RuntimeError before a forward pass.
         """
+        check_number("loss: importance", importance, 0)
+        check_number("loss: load", load, 0)
         total = next(iter(self.layers.values())).router.weight.new_zeros((), dtype=torch.float32)
         for name, layer in self.layers.items():
             seen = layer.routing

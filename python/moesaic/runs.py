@@ -86,15 +86,19 @@ def export(model: nn.Module | str | os.PathLike[str], out: str | os.PathLike[str
     an ending, the folder of load(); of a network the file .pt2 for inputs [batch, *shape], in evaluation.
 
     A file gets its name once its runtime computed the network's own output for 1, 2 and 7 inputs. Raises ValueError
-    for another ending, FileExistsError where there is a file, RuntimeError where results differ.
+    for another ending, FileExistsError where there is a file, FileNotFoundError where there is no folder for it,
+    RuntimeError where results differ.
     """
     form = FORMATS.get(Path(out).suffix)
     if form is None or (isinstance(model, nn.Module) and form != "pt2"):
-        raise ValueError(f"export: {out} must end in .pt2" + ("" if isinstance(model, nn.Module) else " or .onnx"))
+        others = "" if isinstance(model, nn.Module) else ", .onnx or .safetensors, or have no ending for a folder"
+        raise ValueError(f"export: {out} must end in .pt2{others}")
     if not isinstance(model, nn.Module):
         return run_program(["export", str(model), "--format", form, "--out", str(out)])
     if Path(out).exists():
         raise FileExistsError(f"export: {out} exists and is kept; give another name")
+    if not Path(out).resolve().parent.is_dir():
+        raise FileNotFoundError(f"export: there is no folder '{Path(out).parent}' for {Path(out).name}; make it first")
     network, recorded = (copy.deepcopy(model).cpu().eval().requires_grad_(False) for _ in range(2))
     for layer in recorded.modules():
         if isinstance(layer, MoE):

@@ -164,6 +164,18 @@ class Layer(unittest.TestCase):
                               ({"activation": "silu"}, "choose one of relu, gelu_tanh, gelu")):
             with self.assertRaisesRegex(ValueError, said):
                 moesaic.MoE(WIDTH, HIDDEN, EXPERTS, **options)
+        sizes = {"width": WIDTH, "hidden": HIDDEN, "experts": EXPERTS}
+        for name, value in (("width", 0), ("hidden", 0), ("experts", 0), ("k", 0), ("capacity_factor", math.nan),
+                            ("capacity_factor", -1), ("noise", math.nan), ("noise", -1), ("noise", math.inf)):
+            with self.assertRaisesRegex(ValueError, f"^MoE: {name}={value} must be a [a-z]+ number of at least [01]$"):
+                moesaic.MoE(**{**sizes, name: value})
+        for name, value in (("width", 1.5), ("k", "2"), ("noise", None)):
+            with self.assertRaisesRegex(TypeError, f"^MoE: {name}={value!r} must be a"):
+                moesaic.MoE(**{**sizes, name: value})
+        with moesaic.routing(moesaic.MoE(**sizes)) as routed:
+            for name, value in (("load", math.nan), ("importance", -1)):
+                with self.assertRaisesRegex(ValueError, f"^loss: {name}={value} must be a finite number"):
+                    routed.loss(**{name: value})
         with self.assertRaisesRegex(ValueError, "has no layer"), moesaic.routing(nn.Linear(1, 1)):
             pass
 
@@ -186,6 +198,24 @@ class Mixtures(unittest.TestCase):
         self.assertNotIsInstance(self.dense.blocks[0].mlp, moesaic.MoE)
         with self.assertRaisesRegex(ValueError, "no block 2; the last one is 1"):
             moesaic.upcycle(self.dense, blocks=[2])
+        with self.assertRaisesRegex(ValueError, "no block 'a'"):
+            moesaic.upcycle(self.dense, blocks="a")
+        with self.assertRaisesRegex(TypeError, r"^upcycle: blocks=1 must be a list of numbers, as \[1\]$"):
+            moesaic.upcycle(self.dense, blocks=1)
+        for option in ({"noise": math.nan}, {"noise": -1}, {"capacity_factor": math.nan}):
+            with self.assertRaisesRegex(ValueError, "{}={} must be a".format(*next(iter(option.items())))):
+                moesaic.upcycle(self.dense, blocks=[0], **option)
+
+    def test_experts_that_cannot_stay_are_refused_before_a_layer_changes(self):
+        for ids in ([0, 9], [0], [0, 0], [], [0, "1"], 2, None):
+            with self.assertRaisesRegex(ValueError, "layer 'blocks.1.mlp', .*; choose at least 2 of them, each once"):
+                moesaic.prune(self.mixture, keep={"blocks.0.mlp": [0, 1], "blocks.1.mlp": ids})
+        for keep, kind, said in (("a", TypeError, "keep='a' must be a finite number"), (None, TypeError, "keep=None"),
+                                 (math.nan, ValueError, "keep=nan"), (-0.5, ValueError, "keep=-0.5 must be"),
+                                 ({"head": [0], 1: [0]}, ValueError, r"\['head', 1\], the network has \['blocks")):
+            with self.assertRaisesRegex(kind, said):
+                moesaic.prune(self.mixture, before=self.mixture, keep=keep)
+        self.assertEqual([block.mlp.kept for block in self.mixture.blocks], [[0, 1, 2, 3]] * 2)
 
     def test_experts_whose_routers_grew_stay_and_can_be_loaded(self):
         before = copy.deepcopy(self.mixture.state_dict())
@@ -208,6 +238,8 @@ class Mixtures(unittest.TestCase):
             moesaic.export(self.mixture, file, shape=(7, WIDTH))
             with self.assertRaisesRegex(FileExistsError, "exists and is kept"):
                 moesaic.export(self.mixture, file, shape=(7, WIDTH))
+            with self.assertRaisesRegex(FileNotFoundError, "there is no folder 'nodir' for a.pt2; make it first"):
+                moesaic.export(self.mixture, "nodir/a.pt2", shape=(7, WIDTH))
             program = torch.export.load(file)
             self.assertFalse([node for node in program.graph.nodes if "moesaic" in str(node.target)])
             torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))
@@ -391,6 +423,9 @@ class Program(unittest.TestCase):
         for name, package in (("libre2.so.9", "libre2-9"), ("libcrypto.so.3", "libssl3"), ("libz.so.1", "zlib1g"),
                               ("libjpeg.so.62", "libjpeg62-turbo"), ("libbz2.so.1.0", "libbz2-1.0")):
             self.assertEqual(moesaic_program.debian_package(name), package)
+        (self.folder / "moesaic/lib/libmoesaic.so").unlink()
+        self.assertRegex(self.python("import moesaic", self.folder).stderr.splitlines()[-1],
+                         r"^ImportError: moesaic is not built, there is no .*/libmoesaic.so; pip install \. ")
 
     @unittest.skipIf(shutil.which("cmake") is None, "needs cmake")
     def test_a_build_without_a_compiler_is_one_line(self):
@@ -406,7 +441,7 @@ class Program(unittest.TestCase):
         moesaic.export(run, self.folder / "network")
         network, images = moesaic.load(self.folder / "network"), torch.zeros(2, 1, 16, 50)
         self.assertEqual(list(network(images).shape), [2, 2])
-        with self.assertRaisesRegex(ValueError, "must end in .pt2 or .onnx"):
+        with self.assertRaisesRegex(ValueError, "must end in .pt2, .onnx or .safetensors, or have no ending"):
             moesaic.export(run, self.folder / "network.h5")
 
     def test_raises_with_the_programs_error_line(self):

@@ -119,7 +119,7 @@ void check_folder(const std::string& file) {
     fail_usage("bench: --write {}: no such folder {}{}", file, folder.string(),
                nearest_sibling(folder));
   }
-  if (!path_exists(file)) return;
+  if (!path_exists(file)) return check_new_file(file, "bench: --write");
   const bool regular = fs::is_regular_file(file) && !fs::is_symlink(file);
   if (regular && fs::is_empty(file)) return;
   const auto json =

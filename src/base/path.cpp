@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/path.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <iterator>
 #include <system_error>
@@ -74,6 +78,13 @@ bool is_plain(unsigned char c) {
   return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
 }
 
+/// Throws Error where this user may make nothing in the folder.
+void check_writable(const fs::path& folder, std::string_view what) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK, AT_EACCESS) == 0) return;
+  fail("{}: nothing can be written in the folder '{}': {}", what, folder.string(),
+       std::generic_category().message(errno));
+}
+
 }  // namespace
 
 bool path_exists(const fs::path& path) {
@@ -142,6 +153,7 @@ void check_new_file(const fs::path& path, std::string_view what) {
   if (!path.has_filename() || !fs::is_directory(look_up(folder, true))) {
     fail_usage("{}: '{}': no such folder{}", what, folder.string(), nearest_sibling(folder));
   }
+  check_writable(folder, what);
 }
 
 void check_new_folder(const fs::path& path, std::string_view what) {
@@ -154,6 +166,11 @@ void check_new_folder(const fs::path& path, std::string_view what) {
   if (relative || (fs::exists(status) && (fs::is_symlink(status) || !holds_nothing(folder)))) {
     fail_usage("{}: '{}' already exists; name a new or an empty folder", what, path.string());
   }
+  fs::path parent = fs::absolute(folder).parent_path();
+  while (!fs::is_directory(status_of(parent)) && parent.has_relative_path()) {
+    parent = parent.parent_path();
+  }
+  check_writable(parent, what);
 }
 
 void check_folder_path(const fs::path& path, std::string_view what) {

@@ -22,6 +22,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
+#include "moesaic/prune/prune_checkpoint.h"
 
 namespace moesaic {
 namespace {
@@ -144,7 +145,8 @@ std::string card(const Model& model, const ExportInfo& info, bool is_int8) {
     rows += fmt::format("| {} | {} |\n", name, value);
   };
   row("parameters", fmt::to_string(model.num_parameters()));
-  row("FLOPs of an image", fmt::format("{:.4g}", model.flops_per_image()));
+  row("FLOPs of an image, tokens spread evenly",
+      fmt::format("{:.4g}", model.flops_per_image(even_rows_per_token(model))));
   row("classes", fmt::to_string(model.num_classes()));
   for (const MoEBlock& block : model.moe_blocks()) {
     row(fmt::format("experts of block {}", block.block),

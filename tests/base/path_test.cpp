@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/path.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/support.h"
 #include "support/matchers.h"
@@ -91,6 +93,25 @@ TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
   EXPECT_THAT(test::usage_of([&] { check_new_file("", "--out"); }), HasSubstr("--out: must not"));
   EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "foldre/x", "--out"); }),
               HasSubstr("no such folder; did you mean '" + (folder / "folder").string() + "'?"));
+}
+
+TEST(CheckNewFile, AndFolderNeedAFolderThatCanBeWritten) {
+  const test::TempDir folder;
+  fs::create_directory(folder / "kept");
+  fs::permissions(folder / "kept", fs::perms::owner_read | fs::perms::owner_exec |
+                                       fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(folder.path(), fs::perms::others_exec, fs::perm_options::add);
+  constexpr uid_t kNobody = 65534;
+  const uid_t user = ::geteuid();
+  if (user == 0) ASSERT_EQ(::seteuid(kNobody), 0);
+  const auto of_file = test::failure_of([&] { check_new_file(folder / "kept/new", "--out"); });
+  const auto of_folder = test::failure_of([&] { check_new_folder(folder / "kept/a/b", "--out"); });
+  ASSERT_EQ(::seteuid(user), 0);
+  for (const std::string& error : {of_file, of_folder}) {
+    EXPECT_EQ(error,
+              fmt::format("--out: nothing can be written in the folder '{}': Permission denied",
+                          (folder / "kept").string()));
+  }
 }
 
 TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {

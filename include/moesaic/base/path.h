@@ -35,7 +35,7 @@ void check_input_file(const fs::path& path);
 void check_new_file(const fs::path& path, std::string_view what);
 
 /// Checks an output directory, to be created with its parents, in the same way; an empty one may
-/// exist.
+/// exist. Both throw Error (failure) where this user may write nothing in the folder above it.
 void check_new_folder(const fs::path& path, std::string_view what);
 
 /// Throws Error (usage) that begins with `what` if a part of the path exists and is not a

@@ -171,7 +171,8 @@ struct ExportedProgram::Runner {
 };
 
 bool is_exported_program(const fs::path& file) {
-  return is_torchscript(file) && is_in_zip(file, "models/model.json");
+  return is_torchscript(file) &&
+         (is_in_zip(file, "models/model.json") || is_in_zip(file, "archive_format"));
 }
 
 ExportedProgram::ExportedProgram(const fs::path& file) : file_(file) {

@@ -284,7 +284,10 @@ TEST_F(ExportedProgramFile, WithPreprocessingComputesBytesAndIsRunAsOthers) {
   const at::Tensor wanted = run(*model_, images.to(at::kFloat)).logits;
   expect_close(ExportedProgram(file).run(bytes), wanted, 1e-5);
   const auto program = model_of(load_newest_checkpoint(file, {.accept_program = true}));
-  expect_close(run(*program, images.to(at::kFloat)).logits, wanted, 1e-5);
+  const auto predict = [&](const at::Tensor& x) { return run(*program, x).logits; };
+  EXPECT_EQ(test::said_by([&] { expect_close(predict(images.to(at::kFloat)), wanted, 1e-5); }), "");
+  EXPECT_THAT(test::said_by([&] { predict(images.to(at::kFloat) * 2); }),
+              HasSubstr("the program takes bytes, and the inputs are none"));
 }
 
 TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
@@ -415,6 +418,13 @@ TEST_F(ExportedProgramFile, OfAnotherProgramIsRefusedBeforeItRuns) {
   test::put(file_, bytes);
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_, {.accept_program = true}); }),
               HasSubstr("of another program"));
+  for (size_t at = 0; (at = bytes.find("models/model.json", at)) != bytes.npos; ++at) {
+    bytes.replace(at, 17, "models/modem.json");
+  }
+  test::put(file_, bytes);
+  EXPECT_TRUE(is_exported_program(file_)) << "else its author would have to be trusted";
+  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
+              HasSubstr("has no models/model.json"));
   test::put(folder_ / "x.onnx", "x");
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder_ / "x.onnx"); }),
               HasSubstr("which ONNX Runtime runs"));

@@ -31,11 +31,12 @@ fs::path fetch_hub_model(const fs::path& from) {
   std::string name = from.string();
   if (name.find("://") == name.npos) return from;
   while (name.ends_with('/')) name.pop_back();
-  resolved_url(name + "/config.json");  // Refuses what is none, and passwords.
+  if (const std::string problem = url_problem(name); !problem.empty()) fail_usage("{}", problem);
   const bool of_hub = name.starts_with("hf://");
   if (!of_hub || std::ranges::count(name, '/') != 3) {
     fail_usage("'{}': the address of a network is hf://OWNER/NAME[@REVISION]", name);
   }
+  resolved_url(name + "/config.json");  // Refuses what is none.
   const fs::path folder = download_folder("checkpoints") / name.substr(5);
   if (path_exists(folder / kWeights)) return folder;
   try {

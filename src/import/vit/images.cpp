@@ -22,11 +22,23 @@ Value member(const Value& object, const char* key) {
   return found == nullptr ? Value() : *found;
 }
 
-std::vector<double> numbers(const Value& value) {
+/// Returns a value for each channel, or for those of colours where a network has others.
+std::vector<double> numbers(const Value& value, const char* name, int64_t channels) {
   std::vector<double> list;
   if (value.is_null()) return list;
-  for (const Value& item : value.items("mean and std")) list.push_back(item.as_double("a value"));
-  return list;
+  for (const Value& item : value.items(name)) list.push_back(item.as_double("a value"));
+  const int64_t count = std::ssize(list);
+  if (count == channels || count == 3) return list;
+  fail("{}: '{}' has {}, images have {}", value.where(), name, count_text(count, "value"),
+       count_text(channels, "channel"));
+}
+
+/// Returns the part of an image that a crop leaves.
+double cropped_part(double part, const char* name, std::vector<std::string>& notes) {
+  if (part <= 1.0) return part;
+  notes.push_back(fmt::format(
+      "{}: the crop is larger than the image; all of it is used, without padding", name));
+  return 1.0;
 }
 
 /// Returns the height of sizes given as N, [height, width] or {"height": N, ...}.
@@ -50,15 +62,19 @@ bool is_false(const Value& value) {
 }
 
 void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string>& notes) {
-  spec.mean = numbers(beside.pretrained("mean"));
-  spec.std = numbers(beside.pretrained("std"));
+  spec.mean = numbers(beside.pretrained("mean"), "mean", spec.input_size[0]);
+  spec.std = numbers(beside.pretrained("std"), "std", spec.input_size[0]);
   const Value crop = beside.pretrained("crop_pct"), mode = beside.pretrained("crop_mode");
   const Value interpolation = beside.pretrained("interpolation");
   const double fraction = crop.is_null() ? 0.875 : crop.as_double("crop_pct");
+  if (!(fraction > 0.0)) {
+    fail("{}: 'crop_pct' must be above 0, found {}", crop.where(), fraction);
+  }
   const std::string how = mode.is_null() ? "center" : mode.as_string("crop_mode");
   // timm resizes to floor(size / crop_pct) first, of which the crop has the size.
   const auto side = static_cast<double>(spec.preprocess.size.height);
-  spec.preprocess.central_crop = std::min(1.0, side / std::floor(side / fraction));
+  spec.preprocess.central_crop =
+      cropped_part(side / std::floor(side / fraction), "crop_pct", notes);
   if (how == "squash" && fraction >= 1.0) spec.preprocess.central_crop = 0.0;
   if (how != "center" && !(how == "squash" && fraction >= 1.0)) {
     notes.push_back(fmt::format("crop_mode {} becomes a central crop", printable(how)));
@@ -80,8 +96,8 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
   }
   const Value rescale = member(images, "rescale_factor");
   if (!rescale.is_null()) spec.rescale_factor = rescale.as_double("rescale_factor");
-  spec.mean = numbers(member(images, "image_mean"));
-  spec.std = numbers(member(images, "image_std"));
+  spec.mean = numbers(member(images, "image_mean"), "image_mean", spec.input_size[0]);
+  spec.std = numbers(member(images, "image_std"), "image_std", spec.input_size[0]);
   const auto channels = static_cast<size_t>(spec.input_size[0]);
   if (is_false(member(images, "do_normalize"))) {
     spec.mean.assign(channels, 0.0);
@@ -91,7 +107,7 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
   const double resized = height_of(size), cropped = height_of(member(images, "crop_size"));
   const bool is_cropped = !crops.is_null() && !is_false(crops);
   if (is_cropped && resized > 0.0 && cropped > 0.0) {
-    spec.preprocess.central_crop = std::min(1.0, cropped / resized);
+    spec.preprocess.central_crop = cropped_part(cropped / resized, "crop_size", notes);
   } else if (size.find("shortest_edge") != nullptr) {
     spec.preprocess.central_crop = 1.0;
   }
@@ -113,10 +129,11 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
 }
 
 /// Returns the names of the classes, none where the files have other ones or numbers only.
-std::vector<std::string> class_names(const VMoEConfig& config, const SideFiles& beside) {
+std::vector<std::string> class_names(const VMoEConfig& config, const SideFiles& beside,
+                                     std::vector<std::string>& notes) {
   std::vector<std::string> names;
   const Value listed = beside.pretrained("label_names");
-  const Value by_number = member(beside.model, "id2label");
+  const Value by_number = listed.is_object() ? listed : member(beside.model, "id2label");
   if (listed.kind() == Value::Kind::array) {
     for (const Value& name : listed.items()) names.push_back(name.as_string("a label"));
   } else if (by_number.is_object()) {
@@ -128,8 +145,13 @@ std::vector<std::string> class_names(const VMoEConfig& config, const SideFiles& 
       if (names[*number] == "LABEL_" + label.key) return {};
     }
   }
-  if (std::ssize(names) != config.num_classes) return {};
-  return names;
+  if (std::ssize(names) == config.num_classes) return names;
+  if (!names.empty() && config.num_classes > 0) {
+    notes.push_back(fmt::format("{} left out: the network has {}",
+                                count_text(std::ssize(names), "name") + " of classes",
+                                count_text(config.num_classes, "output")));
+  }
+  return {};
 }
 
 }  // namespace
@@ -148,7 +170,7 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
     } else if (!beside.pretrained("mean").is_null()) {
       read_timm(beside, spec, notes);
     }
-    spec.classes = class_names(config, beside);
+    spec.classes = class_names(config, beside, notes);
   });
   const auto channels = static_cast<size_t>(config.channels);
   if (spec.mean.size() != channels || spec.std.size() != channels) {

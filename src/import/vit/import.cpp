@@ -12,6 +12,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/import/vmoe/import.h"
 #include "vit.h"
 
 namespace moesaic {
@@ -22,6 +23,11 @@ constexpr const char* kPickled = "a pickle is not read; save it as model.safeten
 /// Returns the file of tensors, or their index, that a path stands for.
 fs::path weights_at(const fs::path& path) {
   if (!path_exists(path)) {
+    for (const ReleasedCheckpoint& known : released_checkpoints()) {
+      if (path != known.name) continue;
+      fail_usage("{0}: no such file or folder; for the released checkpoint choose import vmoe {0}",
+                 known.name);
+    }
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
   if (!fs::is_directory(path)) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -39,6 +40,11 @@ constexpr const char* kTanhOf =
 constexpr const char* kRotaryOf = "rope|dinov3|^eva|^vit_pe_";
 /// A network of timm whose mean of tokens includes the class token and the registers.
 constexpr const char* kPrefixPooledOf = "^test_vit3";
+/// Networks of timm whose class token has no position.
+constexpr const char* kNoEmbedClassOf = "^deit3|^flexivit|_(xp|reg[0-9]+|radio)";
+/// Names of architectures whose tensors may have the names of a ViT, of timm and Hugging Face.
+constexpr const char* kFamilies =
+    "(^|[^a-z]|flexi)(vit|deit|dino|siglip)|ViT|DeiT|Dino|Siglip|VisionTransformer";
 /// Arguments of timm's networks that are read here or seen in the tensors, and those that change no
 /// output.
 constexpr std::string_view kArguments[] = {
@@ -116,9 +122,47 @@ class SettingsReader {
   bool has(const std::string& name) const { return tensors_.has(name); }
   void note(std::string text) { network_.notes.push_back(std::move(text)); }
 
+  std::string architecture() const { return text_of(beside_.setting("architecture")); }
+  /// Returns whether config.json tells which network this is, so that defaults are known.
+  bool is_described() const {
+    return !architecture().empty() || !text_of(beside_.setting("model_type")).empty() ||
+           beside_.model.find("model_args") != nullptr;
+  }
+
+  [[noreturn]] void contradiction(const char* key, const std::string& given,
+                                  const std::string& found) const {
+    fail("{}: config.json has {} {}, the tensors have {}", tensors_.from, key, given, found);
+  }
+  /// Refuses a value of config.json, times a number where that is whole, that is not the tensors'.
+  void agree(std::initializer_list<const char*> keys, int64_t found, const std::string& text,
+             int64_t times = 1) const {
+    for (const char* key : keys) {
+      const Value given = beside_.setting(key);
+      if (given.is_null()) continue;
+      const double stated = static_cast<double>(times) *
+                            with_errors_as_failures([&] { return given.as_double(key); });
+      if (stated == static_cast<double>(found)) continue;
+      if (times > 1 && stated != std::floor(stated)) continue;
+      contradiction(key, given.to_json().dump(), text);
+    }
+  }
+  void check_families() const {
+    const Pattern families(kFamilies);
+    std::vector<std::string> names;
+    if (!architecture().empty()) names.push_back(architecture());
+    const Value listed = beside_.setting("architectures");
+    if (names.empty() && listed.kind() == Value::Kind::array) {
+      for (const Value& name : listed.items()) names.push_back(text_of(name));
+    }
+    const auto fits = [&](const std::string& name) { return families.matches(name); };
+    if (names.empty() || std::ranges::any_of(names, fits)) return;
+    contradiction(architecture().empty() ? "architectures" : "architecture", printable(names[0]),
+                  "the names of a ViT");
+  }
+
   /// Refuses networks that compute something else with the same tensors.
   void check_kind() const {
-    const std::string architecture = text_of(beside_.setting("architecture"));
+    const std::string architecture = this->architecture();
     const std::string type = text_of(beside_.setting("model_type"));
     if (!type.empty() && std::ranges::find(kModelTypes, type) == std::end(kModelTypes)) {
       fail("{}: model_type {} of config.json is none of {}", tensors_.from, printable(type),
@@ -126,12 +170,14 @@ class SettingsReader {
     }
     const bool has_none = (!architecture.empty() || !type.empty()) && !has("position_embedding") &&
                           text_of(beside_.setting("pos_embed")) != "none";
-    if (has_none || Pattern(kRotaryOf).matches(architecture)) {
+    if (Pattern(kRotaryOf).matches(architecture)) {
       fail(
           "{}: {} has rotary positions or others that are no tensor; choose a network with "
           "learned positions alone",
-          tensors_.from, printable(architecture.empty() ? type : architecture));
+          tensors_.from, printable(architecture));
     }
+    check_families();
+    if (has_none) need("position_embedding", 3);
     if (Pattern(kPrefixPooledOf).matches(architecture)) {
       fail(
           "{}: {} includes class token and registers in the mean of tokens, which no network here "
@@ -183,6 +229,22 @@ class SettingsReader {
       fail("{}: its MLPs are SwiGLU, which no network here has; choose a ViT whose MLPs are GELU",
            tensors_.from);
     }
+    check_sizes();
+  }
+
+  void check_sizes() const {
+    const int64_t width = config_.hidden_size, hidden = config_.encoder.mlp_dim;
+    const std::string mlps = fmt::format("MLPs of width {}", hidden);
+    agree({"depth", "num_hidden_layers"}, config_.encoder.num_layers,
+          count_text(config_.encoder.num_layers, "block"));
+    agree({"embed_dim", "hidden_size"}, width, fmt::format("width {}", width));
+    agree({"intermediate_size"}, hidden, mlps);
+    agree({"mlp_ratio"}, hidden, mlps, width);
+    const Size2d& patch = config_.patch_size;
+    const Value given = beside_.setting("patch_size");
+    if (sides_of(given).value_or(patch) == patch) return;
+    contradiction("patch_size", given.to_json().dump(),
+                  fmt::format("patches of {} x {}", patch.height, patch.width));
   }
 
   void heads() {
@@ -217,7 +279,7 @@ class SettingsReader {
   }
 
   std::optional<int64_t> known_heads() const {
-    const std::string architecture = text_of(beside_.setting("architecture"));
+    const std::string architecture = this->architecture();
     for (const auto& [pattern, heads] : kHeadsOf) {
       if (Pattern(pattern).matches(architecture)) return heads;
     }
@@ -227,7 +289,7 @@ class SettingsReader {
   /// The activation and the epsilon.
   void arithmetic() {
     const bool siglip = tensors_.any_source_has(".self_attn.");
-    const std::string architecture = text_of(beside_.setting("architecture"));
+    const std::string architecture = this->architecture();
     const bool approximate = siglip || Pattern(kTanhOf).matches(architecture);
     config_.encoder.activation = approximate ? "gelu_tanh" : "gelu";
     std::string name = text_of(beside_.setting("hidden_act"));
@@ -272,15 +334,21 @@ class SettingsReader {
     config_.norm_after_pooling =
         config_.classifier == kPoolMean && tensors_.any_source_has("fc_norm.");
     config_.num_classes = 0;
-    if (has("head.weight")) {
+    if (has("head.weight") || (has("head.bias") && !options_.num_classes)) {
       const std::vector<int64_t> head = need("head.weight", 2);
       config_.num_classes = head[0];
+      if (!options_.num_classes) check_classes();
       if (distilled) config_.classifier = kPoolTokens;
       if (of_hugging_face && head[1] == 2 * width) config_.classifier = kPoolTokenAndMean;
     } else if (tensors_.any_source_has("dist_token")) {
       note(
           "without heads the output is the class token's; timm's is the mean with the "
           "distillation token's");
+    }
+    const std::string& classifier = config_.classifier;
+    const bool assumed = !is_described() && text_of(beside_.setting("global_pool")).empty();
+    if (assumed && (classifier == kPoolToken || classifier == kPoolMean)) {
+      note(fmt::format("pooling '{}' assumed: no file tells it", classifier));
     }
     if (options_.num_classes) {
       tensors_.drop("head.");
@@ -299,6 +367,26 @@ class SettingsReader {
     }
   }
 
+  void check_classes() const {
+    const std::string classes = fmt::format("{} classes", config_.num_classes);
+    agree({"num_classes", "num_labels"}, config_.num_classes, classes);
+    const Value* const labels = beside_.model.find("id2label");
+    if (labels == nullptr || !labels->is_object()) return;
+    const int64_t count = std::ssize(labels->members());
+    if (count != config_.num_classes) {
+      contradiction("id2label", "of " + count_text(count, "label"), classes);
+    }
+  }
+
+  /// Returns whether the norm after pooling is that of a mean, as it is with timm unless 'fc_norm'
+  /// asks for it. After the class token's pooling it equals one before.
+  bool norm_means_mean() const {
+    const Value given = beside_.setting("fc_norm");
+    const bool asked = given.kind() == Value::Kind::boolean && given.as_bool() &&
+                       architecture().find("gap") == std::string::npos;
+    return tensors_.any_source_has("fc_norm.") && !asked;
+  }
+
   std::string choose_pooling() const {
     const bool map = has("map_head.probe");
     if (map && tensors_.any_source_has("fc_norm.")) {
@@ -308,8 +396,7 @@ class SettingsReader {
     const std::string pooling = text_of(beside_.setting("global_pool"));
     if (map && (pooling.empty() || pooling == "map")) return kPoolMap;
     if (!has("cls") && pooling.empty()) return kPoolMean;
-    if (pooling == "avg" || (pooling.empty() && tensors_.any_source_has("fc_norm.")))
-      return kPoolMean;
+    if (pooling == "avg" || (pooling.empty() && norm_means_mean())) return kPoolMean;
     if (has("cls") && (pooling.empty() || pooling == "token")) return kPoolToken;
     fail("{}: global_pool must be 'token', 'avg' or 'map', found {}", tensors_.from,
          printable(pooling));
@@ -337,6 +424,7 @@ class SettingsReader {
     const std::vector<int64_t> shape = tensors_.shape("position_embedding");
     const int64_t rows = shape.size() > 1 ? shape[shape.size() - 2] : 0;
     find_grid(rows, trained_size);
+    check_class_row(rows);
     const Size2d stored = {network_.stored_grid.height * config_.patch_size.height,
                            network_.stored_grid.width * config_.patch_size.width};
     if (trained_size && !options_.image_size && *trained_size != stored) {
@@ -352,6 +440,20 @@ class SettingsReader {
                        network_.stored_grid.height, network_.stored_grid.width,
                        config_.grid().height, config_.grid().width));
     }
+  }
+
+  /// Checks that the class token may lack a position, where it does.
+  void check_class_row(int64_t rows) {
+    if (!config_.has_class_token() || network_.embedded_prefix > 0) return;
+    const Value given = beside_.setting("no_embed_class");
+    const bool lacks = given.kind() == Value::Kind::boolean
+                           ? given.as_bool()
+                           : Pattern(kNoEmbedClassOf).matches(architecture());
+    if (lacks) return;
+    const std::string found = fmt::format("the {} rows of '{}' have none for the class token", rows,
+                                          tensors_.source("position_embedding"));
+    if (!is_described()) return note(found + ": it gets no position");
+    fail("{}: {}, as only with \"no_embed_class\": true in config.json", tensors_.from, found);
   }
 
   /// Finds the patches of an embedding of these rows, which may begin with rows of other tokens.
@@ -372,13 +474,26 @@ class SettingsReader {
       const Size2d& patch = config_.patch_size;
       return sides && is_grid({sides->height / patch.height, sides->width / patch.width});
     };
+    const auto is_square = [&] {
+      int64_t side = 0;
+      while ((side + 1) * (side + 1) <= rows) ++side;
+      while (side > 0 && !is_grid({side, side})) --side;
+      return side > 0;
+    };
     if (is_of(trained_size)) return;
-    int64_t side = 0;
-    while ((side + 1) * (side + 1) <= rows) ++side;
-    for (; side > 0; --side) {
-      if (is_grid({side, side})) return;
+    const Size2d& grid = network_.stored_grid;
+    if (is_square()) {
+      if (trained_size) return;
+      return note(fmt::format("{} x {} patches assumed: a square, from the {} positions",
+                              grid.height, grid.width, rows));
     }
     if (is_of(options_.image_size)) return;
+    prefixes = {1};
+    if (!has("cls") && (is_of(trained_size) || is_square())) {
+      fail("{}: the {} rows of '{}' are {} x {} patches + 1, but '{}' is missing", tensors_.from,
+           rows, tensors_.source("position_embedding"), grid.height, grid.width,
+           tensors_.source("cls"));
+    }
     fail_usage(
         "{}: the {} rows of '{}' are no square grid of patches{}; give --image-size HxW as "
         "the network was trained with",

@@ -96,6 +96,12 @@ std::string block_of(const std::string& name) {
   return words.size() > 2 && words.front() == "blocks" ? words[1] : "";
 }
 
+/// Returns the name of the bias beside a weight, or of the weight beside a bias.
+std::string other_end(const std::string& name) {
+  static const Pattern weight("weight$"), bias("bias$");
+  return weight.matches(name) ? renamed(weight, "bias", name) : renamed(bias, "weight", name);
+}
+
 }  // namespace
 
 Tensors::Tensors(const fs::path& file) : from(file.string()) {
@@ -131,6 +137,16 @@ Tensors::Tensors(const fs::path& file) : from(file.string()) {
   }
   if (unknown.empty() && has("embedding.weight")) return;
   if (!unknown.empty()) {
+    const auto is_known = [&](const std::string& source) {
+      const std::string inner = renamed(outer_name(), "", source);
+      return std::ranges::any_of(patterns, [&](const auto& each) { return each.matches(inner); });
+    };
+    const std::string prefix = unknown[0].substr(0, unknown[0].find('.') + 1);
+    const bool prefixed =
+        places_.empty() && std::ranges::all_of(unknown, [&](const std::string& name) {
+          return name.starts_with(prefix) && is_known(name.substr(prefix.size()));
+        });
+    if (prefixed) fail("{}: all names begin with '{}'; remove the prefix", from, prefix);
     fail("{}: {} of another kind of network: {}; {}", from,
          count_text(std::ssize(unknown), "tensor"), quoted_names(unknown), kKnown);
   }
@@ -185,7 +201,13 @@ std::string Tensors::likely_source(const std::string& name, int part) const {
       return of_block(found->second.source, number, block);
     }
   }
-  return name;
+  const auto sibling = places_.find(other_end(name));
+  if (sibling != places_.end() && sibling->second.contains(part)) {
+    return other_end(sibling->second.at(part).source);
+  }
+  if (name == "cls") return "cls_token";
+  if (name != "position_embedding") return name;
+  return any_source_has("patch_embed.") ? "pos_embed" : "embeddings.position_embeddings";
 }
 
 std::vector<std::string> Tensors::missing_parts(const std::string& name) const {

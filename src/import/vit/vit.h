@@ -36,7 +36,7 @@ class Tensors {
   /// network's two heads, which are averaged, the weights lie side by side and are halved.
   at::Tensor values(const std::string& name) const;
   /// Returns its name in the file, with " + ..." where there are more parts. A tensor that is
-  /// missing is called as that of another block would be.
+  /// missing is called as that of another block, or the bias beside a weight, would be.
   std::string source(const std::string& name) const;
   /// Returns the names of the missing ones of a tensor's parts, if only some are there.
   std::vector<std::string> missing_parts(const std::string& name) const;

@@ -61,6 +61,8 @@ TEST_F(Hub, OtherAddressesAreRefusedAndNoTokenIsRepeated) {
     EXPECT_THAT(test::usage_of([&] { fetch_hub_model(address); }),
                 AllOf(HasSubstr("token"), Not(HasSubstr("s3cret"))));
   }
+  EXPECT_THAT(test::usage_of([] { fetch_hub_model("hf://google"); }),
+              HasSubstr("'hf://google': the address of a network is hf://OWNER/NAME"));
   EXPECT_THAT(server_.requests(), IsEmpty());
   EXPECT_EQ(fetch_hub_model("folder/of mine"), fs::path("folder/of mine"));
 }

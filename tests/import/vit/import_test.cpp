@@ -9,6 +9,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
@@ -144,7 +145,8 @@ class ImportVit : public ::testing::Test {
 TEST_F(ImportVit, NamesOfTimmAndHuggingFaceGiveTheSameNetwork) {
   const fs::path timm = imported("timm", timm_tensors());
   const fs::path other = write("other", vit_names(timm_tensors()), R"({
-      "model_type": "vit", "num_attention_heads": 2, "layer_norm_eps": 1e-6, "hidden_act": "gelu"})");
+      "model_type": "vit", "num_attention_heads": 2, "layer_norm_eps": 1e-6, "hidden_act": "gelu",
+      "image_size": 8})");
   ImportVitOptions given = options(other);
   given.num_heads.reset();
   const ImportVitResult result = import_vit(given);
@@ -337,7 +339,10 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
   EXPECT_EQ(timm.preprocess.central_crop, 8.0 / 9.0) << "timm resizes to whole pixels";
   EXPECT_EQ(timm.preprocess.interpolation, "bicubic");
   EXPECT_THAT(timm.classes, ElementsAre("a", "b", "c", "d", "e"));
-  const InputSpec other = spec("hf", R"({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}})", R"({
+  const InputSpec other =
+      spec("hf", R"({"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2",
+      "3": "LABEL_3", "4": "LABEL_4"}})",
+           R"({
       "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.5], "do_center_crop": true,
       "size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "resample": 2})");
   EXPECT_EQ(other.mean, (std::vector<double>{0.1, 0.2, 0.3}));
@@ -345,12 +350,28 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
   EXPECT_THAT(notes, ::testing::Contains(HasSubstr("takes 8; --image-size 224")));
   EXPECT_EQ(other.preprocess.interpolation, "bilinear");
   EXPECT_THAT(other.classes, IsEmpty());
+  EXPECT_THAT(notes,
+              ::testing::IsSupersetOf({"pooling 'token' assumed: no file tells it",
+                                       "2 x 2 patches assumed: a square, from the 5 positions"}));
+  spec("large", R"({"architecture": "vit", "label_names": ["a", "b"], "mean": [0, 0, 0],
+      "std": [1, 1, 1], "crop_pct": 1.5})",
+       "");
+  EXPECT_THAT(notes, ::testing::IsSupersetOf(
+                         {"crop_pct: the crop is larger than the image; all of it is used, without "
+                          "padding",
+                          "2 names of classes left out: the network has 5 outputs"}));
   EXPECT_THAT(spec("none", "", "").mean, IsEmpty());
   for (const auto& [setting, message] :
        {std::pair(R"({"do_rescale": false})", "'do_rescale' is false"),
         {R"({"do_resize": false})", "'do_resize' is false"},
         {R"({"rescale_factor": 0.5})", "rescale_factor must be 1/255, found 0.5"}}) {
     const auto wrong = [&] { spec("wrong", "", setting); };
+    EXPECT_THAT(test::failure_of(wrong), HasSubstr(message));
+  }
+  for (const auto& [config, message] :
+       {std::pair(R"({"mean": [1, 2], "std": [1, 1, 1]})", "'mean' has 2 values, images have 3 "),
+        {R"({"mean": [0, 0, 0], "crop_pct": 0})", "'crop_pct' must be above 0, found 0"}}) {
+    const auto wrong = [&] { spec("bad", config, ""); };
     EXPECT_THAT(test::failure_of(wrong), HasSubstr(message));
   }
   spec("right", "", R"({"do_resize": true, "rescale_factor": 0.00392156862745098})");
@@ -375,10 +396,92 @@ TEST_F(ImportVit, NetworksThatComputeSomethingElseAreRefused) {
   TensorMap without = timm_tensors();
   without.erase("pos_embed");
   EXPECT_THAT(refuse(without, R"({"model_type": "vit", "image_size": 8})"),
-              HasSubstr("'vit' has rotary positions or others"));
+              HasSubstr("tensor 'pos_embed' is missing"));
   import_vit(options(write("known", timm_tensors(), R"({"architecture": "vit_tiny_patch4_8",
       "model_args": {"pool_include_prefix": false, "norm_layer": null, "drop_rate": 0.1,
                      "img_size": 8}})")));
+}
+
+TEST_F(ImportVit, ConfigurationsOfOtherTensorsAreRefused) {
+  for (const auto& [config, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"num_hidden_layers": 4})", "num_hidden_layers 4, the tensors have 3 blocks"},
+           {R"({"model_args": {"depth": 2}})", "depth 2, the tensors have 3 blocks"},
+           {R"({"hidden_size": 16})", "hidden_size 16, the tensors have width 8"},
+           {R"({"model_args": {"embed_dim": 4}})", "embed_dim 4, the tensors have width 8"},
+           {R"({"patch_size": 8})", "patch_size 8, the tensors have patches of 4 x 4"},
+           {R"({"intermediate_size": 9})",
+            "intermediate_size 9, the tensors have MLPs of width 12"},
+           {R"({"mlp_ratio": 4})", "mlp_ratio 4, the tensors have MLPs of width 12"},
+           {R"({"num_classes": 6})", "num_classes 6, the tensors have 5 classes"},
+           {R"({"id2label": {"0": "a"}})", "id2label of 1 label, the tensors have 5 classes"},
+           {R"({"architecture": "swin_tiny"})", "architecture 'swin_tiny', the tensors have the "},
+           {R"({"architecture": "mobilevit_s"})", "architecture 'mobilevit_s', the tensors "},
+           {R"({"architectures": ["SwinModel"]})", "architectures 'SwinModel', the tensors "}}) {
+    EXPECT_THAT(refused(ErrorKind::failure, timm_tensors(), {}, config),
+                HasSubstr("config.json has " + message));
+  }
+  ImportVitOptions given = options(write("right", timm_tensors(), R"({
+      "architecture": "vit_tiny_patch4_8", "num_classes": 6, "num_features": 8, "model_args": {
+      "depth": 3, "embed_dim": 8, "patch_size": [4, 4], "mlp_ratio": 1.51, "img_size": 8}})"));
+  given.num_classes = 2;  // Another head than that of config.json.
+  import_vit(given);
+  import_vit(options(write("other", vit_names(timm_tensors()), R"({"model_type": "vit",
+      "architectures": ["ViTForImageClassification"], "hidden_size": 8, "num_hidden_layers": 3,
+      "intermediate_size": 12, "patch_size": 4, "num_labels": 5})")));
+}
+
+TEST_F(ImportVit, TheNormAfterPoolingIsOfTheClassTokenWhereItIsAskedFor) {
+  TensorMap tensors = timm_tensors();
+  for (const std::string end : {"weight", "bias"}) {
+    tensors["fc_norm." + end] = tensors.at("norm." + end);
+    tensors.erase("norm." + end);
+  }
+  const fs::path asked = write("asked", tensors, R"({"model_args": {"fc_norm": true}})");
+  EXPECT_EQ(import_vit(options(asked)).model.at("classifier"), "token");
+  EXPECT_TRUE(at::equal(logits_of(options(asked).out), logits_of(imported("t", timm_tensors()))));
+  const fs::path mean = write("mean", tensors, R"({"architecture": "vit_base_patch16_gap_224",
+      "num_heads": 2, "model_args": {"fc_norm": true}})");
+  EXPECT_EQ(import_vit(options(mean)).model.at("classifier"), "gap");
+}
+
+TEST_F(ImportVit, TheClassTokenHasNoPositionOnlyWhereThatIsKnown) {
+  TensorMap tensors = timm_tensors();
+  add(tensors, "pos_embed", {1, kPatches, kWidth});
+  const std::string found = "the 4 rows of 'pos_embed' have none for the class token";
+  for (const char* config : {R"({"architecture": "vit_tiny_patch4_8"})", R"({"model_type": "vit"})",
+                             R"({"model_args": {"no_embed_class": false}})"}) {
+    EXPECT_THAT(refused(ErrorKind::failure, tensors, {}, config), HasSubstr(found));
+  }
+  int64_t count = 0;
+  const auto notes = [&](const std::string& config) {
+    return import_vit(options(write(fmt::format("n{}", count++), tensors, config))).notes;
+  };
+  EXPECT_THAT(notes(""), Contains(found + ": it gets no position"));
+  for (const char* config :
+       {R"({"architecture": "deit3_small_patch16_224"})",
+        R"({"architecture": "vit_tiny_patch4_8", "model_args": {"no_embed_class": true}})"}) {
+    EXPECT_THAT(notes(config), Not(Contains(HasSubstr(found))));
+  }
+}
+
+TEST_F(ImportVit, MissingTensorsHaveTheFilesNames) {
+  const auto without = [&](const std::string& end, TensorMap tensors) {
+    std::erase_if(tensors, [&](const auto& item) { return item.first.ends_with(end); });
+    return refused(ErrorKind::failure, tensors);
+  };
+  EXPECT_THAT(without("head.weight", timm_tensors()), HasSubstr("'head.weight' is missing"));
+  EXPECT_THAT(without("classifier.weight", vit_names(timm_tensors())),
+              HasSubstr("'classifier.weight' is missing"));
+  EXPECT_THAT(without("attn.proj.bias", timm_tensors()), HasSubstr("'blocks.0.attn.proj.bias'"));
+  EXPECT_THAT(without("cls_token", timm_tensors()),
+              HasSubstr("5 rows of 'pos_embed' are 2 x 2 patches + 1, but 'cls_token' is missing"));
+  TensorMap prefixed;
+  for (const auto& [name, values] : timm_tensors()) prefixed["module." + name] = values;
+  EXPECT_THAT(refused(ErrorKind::failure, prefixed),
+              HasSubstr("all names begin with 'module.'; remove the prefix"));
+  EXPECT_THAT(refused(ErrorKind::usage, timm_tensors(),
+                      [](auto& options) { options.from = released_checkpoints().at(0).name; }),
+              HasSubstr("for the released checkpoint choose import vmoe "));
 }
 
 TEST_F(ImportVit, MissingAndForeignTensorsAreNamed) {

@@ -36,33 +36,8 @@ constexpr HeadsOf kHeadsOf[] = {{"_(huge|giant|giantopt|gigantic|so400m)_", 16},
 constexpr const char* kTanhOf =
     "^vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip(_gap)?_512)";
 
-/// Networks of timm with rotary positions, which some have beside learned ones.
-constexpr const char* kRotaryOf = "rope|dinov3|^eva|^vit_pe_";
-/// A network of timm whose mean of tokens includes the class token and the registers.
-constexpr const char* kPrefixPooledOf = "^test_vit3";
 /// Networks of timm whose class token has no position.
 constexpr const char* kNoEmbedClassOf = "^deit3|^flexivit|_(xp|reg[0-9]+|radio)";
-/// Names of architectures whose tensors may have the names of a ViT, of timm and Hugging Face.
-constexpr const char* kFamilies =
-    "(^|[^a-z]|flexi)(vit|deit|dino|siglip)|ViT|DeiT|Dino|Siglip|VisionTransformer";
-/// Arguments of timm's networks that are read here or seen in the tensors, and those that change no
-/// output.
-constexpr std::string_view kArguments[] = {
-    "img_size",       "patch_size",      "in_chans",        "num_classes",   "global_pool",
-    "embed_dim",      "depth",           "num_heads",       "mlp_ratio",     "qkv_bias",
-    "proj_bias",      "init_values",     "class_token",     "pos_embed",     "no_embed_class",
-    "reg_tokens",     "final_norm",      "fc_norm",         "act_layer",     "dynamic_img_size",
-    "weight_init",    "fix_init",        "dynamic_img_pad", "drop_rate",     "pos_drop_rate",
-    "drop_path_rate", "patch_drop_rate", "proj_drop_rate",  "attn_drop_rate"};
-constexpr std::string_view kModelTypes[] = {"vit",     "vit_mae",
-                                            "vit_msn", "deit",
-                                            "dinov2",  "dinov2_with_registers",
-                                            "siglip",  "siglip_vision_model"};
-
-std::string text_of(const Value& value) {
-  return value.kind() == Value::Kind::string ? value.as_string() : "";
-}
-
 Value read_object(const fs::path& file) {
   if (!path_exists(file)) return {};
   Value value = read_stored(file, kMaxListBytes);
@@ -96,7 +71,7 @@ class SettingsReader {
  public:
   SettingsReader(Tensors& tensors, const SideFiles& beside, const ImportVitOptions& options)
       : tensors_(tensors), beside_(beside), options_(options) {
-    check_kind();
+    check_kind(tensors, beside);
     sizes();
     heads();
     arithmetic();
@@ -129,10 +104,6 @@ class SettingsReader {
            beside_.model.find("model_args") != nullptr;
   }
 
-  [[noreturn]] void contradiction(const char* key, const std::string& given,
-                                  const std::string& found) const {
-    fail("{}: config.json has {} {}, the tensors have {}", tensors_.from, key, given, found);
-  }
   /// Refuses a value of config.json, times a number where that is whole, that is not the tensors'.
   void agree(std::initializer_list<const char*> keys, int64_t found, const std::string& text,
              int64_t times = 1) const {
@@ -143,71 +114,9 @@ class SettingsReader {
                             with_errors_as_failures([&] { return given.as_double(key); });
       if (stated == static_cast<double>(found)) continue;
       if (times > 1 && stated != std::floor(stated)) continue;
-      contradiction(key, given.to_json().dump(), text);
+      refuse_contradiction(tensors_.from, key, given.to_json().dump(), text);
     }
   }
-  void check_families() const {
-    const Pattern families(kFamilies);
-    std::vector<std::string> names;
-    if (!architecture().empty()) names.push_back(architecture());
-    const Value listed = beside_.setting("architectures");
-    if (names.empty() && listed.kind() == Value::Kind::array) {
-      for (const Value& name : listed.items()) names.push_back(text_of(name));
-    }
-    const auto fits = [&](const std::string& name) { return families.matches(name); };
-    if (names.empty() || std::ranges::any_of(names, fits)) return;
-    contradiction(architecture().empty() ? "architectures" : "architecture", printable(names[0]),
-                  "the names of a ViT");
-  }
-
-  /// Refuses networks that compute something else with the same tensors.
-  void check_kind() const {
-    const std::string architecture = this->architecture();
-    const std::string type = text_of(beside_.setting("model_type"));
-    if (!type.empty() && std::ranges::find(kModelTypes, type) == std::end(kModelTypes)) {
-      fail("{}: model_type {} of config.json is none of {}", tensors_.from, printable(type),
-           fmt::join(kModelTypes, ", "));
-    }
-    const bool has_none = (!architecture.empty() || !type.empty()) && !has("position_embedding") &&
-                          text_of(beside_.setting("pos_embed")) != "none";
-    if (Pattern(kRotaryOf).matches(architecture)) {
-      fail(
-          "{}: {} has rotary positions or others that are no tensor; choose a network with "
-          "learned positions alone",
-          tensors_.from, printable(architecture));
-    }
-    check_families();
-    if (has_none) need("position_embedding", 3);
-    if (Pattern(kPrefixPooledOf).matches(architecture)) {
-      fail(
-          "{}: {} includes class token and registers in the mean of tokens, which no network here "
-          "does; choose an architecture that leaves them out",
-          tensors_.from, printable(architecture));
-    }
-    const Value* const arguments = beside_.model.find("model_args");
-    if (arguments != nullptr && !arguments->is_null())
-      with_errors_as_failures([&] { check(*arguments); });
-    if (architecture.find("_rpn_") != std::string::npos) {
-      fail(
-          "{}: {} normalises after attention and MLPs, which no network here does; choose an "
-          "architecture that normalises before them",
-          tensors_.from, printable(architecture));
-    }
-  }
-
-  static void check(const Value& arguments) {
-    for (const auto& [key, origin, value] : arguments.members("model_args")) {
-      const bool off = value.kind() == Value::Kind::boolean && !value.as_bool();
-      if (off || value.is_null() || std::ranges::find(kArguments, key) != std::end(kArguments)) {
-        continue;
-      }
-      fail(
-          "{}: {} of 'model_args' is not supported and may change what the network computes; "
-          "choose a network without it",
-          origin.text(), printable(key));
-    }
-  }
-
   void sizes() {
     const std::vector<int64_t> kernel = need("embedding.weight", 4);
     config_.hidden_size = kernel[0];
@@ -243,8 +152,8 @@ class SettingsReader {
     const Size2d& patch = config_.patch_size;
     const Value given = beside_.setting("patch_size");
     if (sides_of(given).value_or(patch) == patch) return;
-    contradiction("patch_size", given.to_json().dump(),
-                  fmt::format("patches of {} x {}", patch.height, patch.width));
+    refuse_contradiction(tensors_.from, "patch_size", given.to_json().dump(),
+                         fmt::format("patches of {} x {}", patch.height, patch.width));
   }
 
   void heads() {
@@ -374,7 +283,7 @@ class SettingsReader {
     if (labels == nullptr || !labels->is_object()) return;
     const int64_t count = std::ssize(labels->members());
     if (count != config_.num_classes) {
-      contradiction("id2label", "of " + count_text(count, "label"), classes);
+      refuse_contradiction(tensors_.from, "id2label", "of " + count_text(count, "label"), classes);
     }
   }
 

@@ -73,6 +73,14 @@ struct SideFiles {
 /// Reads the files of a folder. Throws Error (failure) where one of them is no JSON object.
 SideFiles side_files_in(const fs::path& folder);
 
+/// Returns the text of a value, "" where it is none.
+std::string text_of(const Value& value);
+/// Throws Error (failure) for a value of config.json that is not the tensors'.
+[[noreturn]] void refuse_contradiction(const std::string& from, std::string_view key,
+                                       const std::string& given, const std::string& found);
+/// Throws Error (failure) for networks that compute something else with the same tensors.
+void check_kind(const Tensors& tensors, const SideFiles& beside);
+
 /// The network that a file's weights are for.
 struct Network {
   VMoEConfig config;

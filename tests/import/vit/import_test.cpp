@@ -8,139 +8,15 @@
 #include <limits>
 
 #include "base/support.h"
+#include "import/vit/fixture.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 
-namespace moesaic::testing {
+namespace moesaic::testing::vit {
 namespace {
-
-constexpr int64_t kWidth = 8, kHidden = 12, kBlocks = 3, kPatches = 4, kClasses = 5;
-
-/// Values of a name, whatever else there is.
-at::Tensor values_of(const std::string& name, std::vector<int64_t> shape) {
-  return 0.3 * randn(std::move(shape), std::hash<std::string>()(name) % 1000, at::kFloat);
-}
-
-void add(TensorMap& tensors, const std::string& name, const std::vector<int64_t>& shape) {
-  tensors[name] = values_of(name, shape);
-}
-
-void add_linear(TensorMap& tensors, const std::string& name, int64_t in, int64_t out) {
-  add(tensors, name + ".weight", {out, in});
-  add(tensors, name + ".bias", {out});
-}
-
-void add_norm(TensorMap& tensors, const std::string& name) {
-  tensors[name + ".weight"] = 1.0 + values_of(name + ".weight", {kWidth});
-  add(tensors, name + ".bias", {kWidth});
-}
-
-/// A ViT of images of 8 x 8 in patches of 4, under timm's names, with a class token.
-TensorMap timm_tensors() {
-  TensorMap tensors;
-  add(tensors, "cls_token", {1, 1, kWidth});
-  add(tensors, "pos_embed", {1, 1 + kPatches, kWidth});
-  add(tensors, "patch_embed.proj.weight", {kWidth, 3, 4, 4});
-  add(tensors, "patch_embed.proj.bias", {kWidth});
-  for (int64_t block = 0; block < kBlocks; ++block) {
-    const std::string name = fmt::format("blocks.{}.", block);
-    add_norm(tensors, name + "norm1");
-    add_linear(tensors, name + "attn.qkv", kWidth, 3 * kWidth);
-    add_linear(tensors, name + "attn.proj", kWidth, kWidth);
-    add_norm(tensors, name + "norm2");
-    add_linear(tensors, name + "mlp.fc1", kWidth, kHidden);
-    add_linear(tensors, name + "mlp.fc2", kHidden, kWidth);
-  }
-  add_norm(tensors, "norm");
-  add_linear(tensors, "head", kWidth, kClasses);
-  return tensors;
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  return at == std::string::npos ? text : text.replace(at, from.size(), to);
-}
-
-/// Renames tensors of timm by the pairs, first to last, and splits queries, keys and values.
-TensorMap renamed_by(const TensorMap& tensors,
-                     const std::vector<std::pair<std::string, std::string>>& pairs,
-                     const std::vector<std::string>& qkv) {
-  TensorMap all;
-  for (const auto& [name, values] : tensors) {
-    std::string renamed = name;
-    for (const auto& [from, to] : pairs) renamed = replaced(renamed, from, to);
-    if (name.find("attn.qkv") == std::string::npos) {
-      all[renamed] = values;
-      continue;
-    }
-    const auto parts = values.chunk(3);
-    for (size_t i = 0; i < 3; ++i) all[replaced(renamed, "QKV", qkv[i])] = parts[i].clone();
-  }
-  return all;
-}
-
-/// The same network under the names of Hugging Face's ViT.
-TensorMap vit_names(const TensorMap& tensors) {
-  return renamed_by(tensors,
-                    {{"cls_token", "vit.embeddings.cls_token"},
-                     {"pos_embed", "vit.embeddings.position_embeddings"},
-                     {"patch_embed.proj", "vit.embeddings.patch_embeddings.projection"},
-                     {"blocks.", "vit.encoder.layer."},
-                     {".norm1", ".layernorm_before"},
-                     {".norm2", ".layernorm_after"},
-                     {"attn.qkv", "attention.attention.QKV"},
-                     {"attn.proj", "attention.output.dense"},
-                     {"mlp.fc1", "intermediate.dense"},
-                     {"mlp.fc2", "output.dense"},
-                     {"head.", "classifier."},
-                     {"norm.weight", "vit.layernorm.weight"},
-                     {"norm.bias", "vit.layernorm.bias"}},
-                    {"query", "key", "value"});
-}
-
-at::Tensor logits_of(const std::filesystem::path& checkpoint, int64_t side = 8) {
-  const torch::NoGradGuard no_grad;
-  const at::Tensor images = randn({3, 3, side, side}, 77, at::kFloat);
-  return load_model(checkpoint)->forward(images).logits;
-}
-
-class ImportVit : public ::testing::Test {
- protected:
-  /// Writes the tensors as a folder, and a configuration beside them unless it is "".
-  fs::path write(const std::string& name, const TensorMap& tensors,
-                 const std::string& config = "") const {
-    fs::create_directories(folder_ / name);
-    write_tensors(folder_ / name / "model.safetensors", tensors);
-    fs::remove(folder_ / name / "config.json");
-    if (!config.empty()) test::put(folder_ / name / "config.json", config);
-    return folder_ / name;
-  }
-  ImportVitOptions options(const fs::path& from) const {
-    return {.from = from, .out = folder_ / (from.filename().string() + "-out"), .num_heads = 2};
-  }
-  /// Imports and returns the checkpoint.
-  fs::path imported(const std::string& name, const TensorMap& tensors,
-                    const std::function<void(ImportVitOptions&)>& change = {}) const {
-    ImportVitOptions given = options(write(name, tensors));
-    if (change) change(given);
-    import_vit(given);
-    return given.out;
-  }
-  std::string refused(ErrorKind kind, const TensorMap& tensors,
-                      const std::function<void(ImportVitOptions&)>& change = {},
-                      const std::string& config = "") const {
-    ImportVitOptions given = options(write("refused", tensors, config));
-    if (change) change(given);
-    const std::string message = test::error_of(kind, [&] { import_vit(given); });
-    EXPECT_FALSE(fs::exists(given.out));
-    return message;
-  }
-
-  test::TempDir folder_;
-};
 
 TEST_F(ImportVit, NamesOfTimmAndHuggingFaceGiveTheSameNetwork) {
   const fs::path timm = imported("timm", timm_tensors());
@@ -377,93 +253,6 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
   spec("right", "", R"({"do_resize": true, "rescale_factor": 0.00392156862745098})");
 }
 
-TEST_F(ImportVit, NetworksThatComputeSomethingElseAreRefused) {
-  const auto refuse = [&](const TensorMap& tensors, const std::string& config) {
-    return refused(ErrorKind::failure, tensors, {}, config);
-  };
-  EXPECT_THAT(refuse(timm_tensors(), R"({"model_args": {"pool_include_prefix": true}})"),
-              HasSubstr("'pool_include_prefix' of 'model_args' is not supported"));
-  EXPECT_THAT(refuse(timm_tensors(), R"({"architecture": "vit_base_patch16_rope_ape_224"})"),
-              HasSubstr("'vit_base_patch16_rope_ape_224' has rotary positions or others"));
-  EXPECT_THAT(refuse(timm_tensors(), R"({"architecture": "test_vit3"})"),
-              HasSubstr("'test_vit3' includes class token and registers in the mean of tokens"));
-  EXPECT_THAT(refuse(timm_tensors(), R"({"model_type": "dinov3_vit"})"),
-              HasSubstr("model_type 'dinov3_vit' of config.json is none of vit, "));
-  TensorMap gated = timm_tensors();
-  const at::Tensor& fc2 = gated.at("blocks.0.mlp.fc2.weight");
-  add(gated, "blocks.0.mlp.fc1.weight", {2 * fc2.size(1), kWidth});
-  EXPECT_THAT(refuse(gated, "{}"), HasSubstr("its MLPs are SwiGLU"));
-  TensorMap without = timm_tensors();
-  without.erase("pos_embed");
-  EXPECT_THAT(refuse(without, R"({"model_type": "vit", "image_size": 8})"),
-              HasSubstr("tensor 'pos_embed' is missing"));
-  import_vit(options(write("known", timm_tensors(), R"({"architecture": "vit_tiny_patch4_8",
-      "model_args": {"pool_include_prefix": false, "norm_layer": null, "drop_rate": 0.1,
-                     "img_size": 8}})")));
-}
-
-TEST_F(ImportVit, ConfigurationsOfOtherTensorsAreRefused) {
-  for (const auto& [config, message] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"num_hidden_layers": 4})", "num_hidden_layers 4, the tensors have 3 blocks"},
-           {R"({"model_args": {"depth": 2}})", "depth 2, the tensors have 3 blocks"},
-           {R"({"hidden_size": 16})", "hidden_size 16, the tensors have width 8"},
-           {R"({"model_args": {"embed_dim": 4}})", "embed_dim 4, the tensors have width 8"},
-           {R"({"patch_size": 8})", "patch_size 8, the tensors have patches of 4 x 4"},
-           {R"({"intermediate_size": 9})",
-            "intermediate_size 9, the tensors have MLPs of width 12"},
-           {R"({"mlp_ratio": 4})", "mlp_ratio 4, the tensors have MLPs of width 12"},
-           {R"({"num_classes": 6})", "num_classes 6, the tensors have 5 classes"},
-           {R"({"id2label": {"0": "a"}})", "id2label of 1 label, the tensors have 5 classes"},
-           {R"({"architecture": "swin_tiny"})", "architecture 'swin_tiny', the tensors have the "},
-           {R"({"architecture": "mobilevit_s"})", "architecture 'mobilevit_s', the tensors "},
-           {R"({"architectures": ["SwinModel"]})", "architectures 'SwinModel', the tensors "}}) {
-    EXPECT_THAT(refused(ErrorKind::failure, timm_tensors(), {}, config),
-                HasSubstr("config.json has " + message));
-  }
-  ImportVitOptions given = options(write("right", timm_tensors(), R"({
-      "architecture": "vit_tiny_patch4_8", "num_classes": 6, "num_features": 8, "model_args": {
-      "depth": 3, "embed_dim": 8, "patch_size": [4, 4], "mlp_ratio": 1.51, "img_size": 8}})"));
-  given.num_classes = 2;  // Another head than that of config.json.
-  import_vit(given);
-  import_vit(options(write("other", vit_names(timm_tensors()), R"({"model_type": "vit",
-      "architectures": ["ViTForImageClassification"], "hidden_size": 8, "num_hidden_layers": 3,
-      "intermediate_size": 12, "patch_size": 4, "num_labels": 5})")));
-}
-
-TEST_F(ImportVit, TheNormAfterPoolingIsOfTheClassTokenWhereItIsAskedFor) {
-  TensorMap tensors = timm_tensors();
-  for (const std::string end : {"weight", "bias"}) {
-    tensors["fc_norm." + end] = tensors.at("norm." + end);
-    tensors.erase("norm." + end);
-  }
-  const fs::path asked = write("asked", tensors, R"({"model_args": {"fc_norm": true}})");
-  EXPECT_EQ(import_vit(options(asked)).model.at("classifier"), "token");
-  EXPECT_TRUE(at::equal(logits_of(options(asked).out), logits_of(imported("t", timm_tensors()))));
-  const fs::path mean = write("mean", tensors, R"({"architecture": "vit_base_patch16_gap_224",
-      "num_heads": 2, "model_args": {"fc_norm": true}})");
-  EXPECT_EQ(import_vit(options(mean)).model.at("classifier"), "gap");
-}
-
-TEST_F(ImportVit, TheClassTokenHasNoPositionOnlyWhereThatIsKnown) {
-  TensorMap tensors = timm_tensors();
-  add(tensors, "pos_embed", {1, kPatches, kWidth});
-  const std::string found = "the 4 rows of 'pos_embed' have none for the class token";
-  for (const char* config : {R"({"architecture": "vit_tiny_patch4_8"})", R"({"model_type": "vit"})",
-                             R"({"model_args": {"no_embed_class": false}})"}) {
-    EXPECT_THAT(refused(ErrorKind::failure, tensors, {}, config), HasSubstr(found));
-  }
-  int64_t count = 0;
-  const auto notes = [&](const std::string& config) {
-    return import_vit(options(write(fmt::format("n{}", count++), tensors, config))).notes;
-  };
-  EXPECT_THAT(notes(""), Contains(found + ": it gets no position"));
-  for (const char* config :
-       {R"({"architecture": "deit3_small_patch16_224"})",
-        R"({"architecture": "vit_tiny_patch4_8", "model_args": {"no_embed_class": true}})"}) {
-    EXPECT_THAT(notes(config), Not(Contains(HasSubstr(found))));
-  }
-}
-
 TEST_F(ImportVit, MissingTensorsHaveTheFilesNames) {
   const auto without = [&](const std::string& end, TensorMap tensors) {
     std::erase_if(tensors, [&](const auto& item) { return item.first.ends_with(end); });
@@ -566,4 +355,4 @@ TEST_F(ImportVit, OptionsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace moesaic::testing
+}  // namespace moesaic::testing::vit

@@ -260,6 +260,7 @@ std::vector<const char*> without_help_verb(const CLI::App& root, int argc,
     if (std::find(verbs.begin(), verbs.end(), words[end]) == verbs.end()) break;
     app = app->get_subcommand(std::string(words[end]));
   }
+  if (end == 1 && words.size() > 1 && words[1][0] != '-') return words;  // It is no subcommand.
   words.insert(end == 1 ? words.end() : words.begin() + static_cast<std::ptrdiff_t>(end), "--help");
   return words;
 }

@@ -269,6 +269,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
                               "model.encoder.moe.router.dispatcher.capacity_factor"}) {
     EXPECT_NE(router.out.find(setting), std::string::npos) << router.out;
   }
+  expect_one_line_error(run_program({"help", "trian"}), 2, "did you mean 'train'?");
   const std::string phases = run_program({"train", "--help", "phases"}).out;
   EXPECT_EQ(phases.find("phases.N.optimizer.lr "), phases.rfind("phases.N.optimizer.lr "));
   EXPECT_NE(phases.find("moesaic train --help kind NAME"), std::string::npos) << phases;

@@ -98,9 +98,8 @@ TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
 TEST(CheckNewFile, AndFolderNeedAFolderThatCanBeWritten) {
   const test::TempDir folder;
   fs::create_directory(folder / "kept");
-  fs::permissions(folder / "kept", fs::perms::owner_read | fs::perms::owner_exec |
-                                       fs::perms::others_read | fs::perms::others_exec);
-  fs::permissions(folder.path(), fs::perms::others_exec, fs::perm_options::add);
+  fs::permissions(folder / "kept", static_cast<fs::perms>(0555));
+  fs::permissions(folder.path(), static_cast<fs::perms>(0755));
   constexpr uid_t kNobody = 65534;
   const uid_t user = ::geteuid();
   if (user == 0) ASSERT_EQ(::seteuid(kNobody), 0);

@@ -80,6 +80,7 @@ void export_model(const ExportArguments& arguments) {
     fail_usage("export: --with-preprocessing is for the formats {}; leave it out",
                formats_with(&ExportFormat::has_preprocessing));
   }
+  format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   const std::string ending = arguments.options.out.extension().string();
   if (!ending.empty() && ending != "." + arguments.format &&
       export_formats().find(ending.substr(1)) != nullptr) {
@@ -88,7 +89,6 @@ void export_model(const ExportArguments& arguments) {
         "--format {}",
         arguments.options.out.string(), ending.substr(1), ending.substr(1));
   }
-  format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint = load_newest_checkpoint(
       arguments.checkpoint, {.load_optimizer = false, .trust = arguments.trust});
   check_outside_trained_images(arguments.options.out, checkpoint.config);

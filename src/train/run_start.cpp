@@ -178,8 +178,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   for (const PhaseConfig& phase : config_.phases) {
     if (!is_in_memory()) check_outside_images(options_.out, phase.data);
   }
-  if (!is_in_memory() && options_.device == "cpu" && !options_.processes)
-    check_step_memory(*shape, plan_);
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
     model_ = start->model();
@@ -187,6 +185,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else {
     check_training_memory(config_, *shape);
   }
+  if (!is_in_memory() && options_.device == "cpu" && !options_.processes)
+    check_step_memory(*shape, plan_);
 
   if (!is_in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
   check_processes(*shape);

@@ -64,8 +64,9 @@ TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
   const auto config = parse<RunsConfig>(load_experiment("quickstart", Scale::paper).config);
   EXPECT_EQ(config.num_runs, 1);
   EXPECT_EQ(config.sweep.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
-  EXPECT_EQ(config.sweep.criteria,
-            (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
+  EXPECT_EQ(
+      config.sweep.criteria,
+      (std::vector<std::string>{"router-norm-change", "router-magnitude", "magnitude", "random"}));
   EXPECT_EQ(config.sweep.exported->num_experts, 4);
   const std::vector<PhaseConfig> phases = parse<RunConfig>(config.train).phases;
   EXPECT_EQ(phases.front().name, "pretrain");

@@ -166,6 +166,18 @@ void put_python(const fs::path& folder, const std::string& lines) {
   fs::permissions(folder / "python", fs::perms::owner_all);
 }
 
+/// Expects that both formats fail with this text where Python is such a script, and leave nothing.
+void expect_not_written(const Model& model, const std::string& script, const std::string& text) {
+  const test::TempDir folder;
+  put_python(folder.path(), script);
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  for (const auto write : {export_pt2, export_onnx}) {
+    EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo, {}); }),
+                HasSubstr(text));
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
 /// Runs a script as where the package is not installed.
 constexpr const char* kNoOnnxRuntime = R"(import importlib.util as util, runpy, sys
 find = util.find_spec
@@ -291,14 +303,7 @@ TEST_F(ExportedProgramFile, WithPreprocessingComputesBytesAndIsRunAsOthers) {
 }
 
 TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
-  const test::TempDir folder;
-  put_python(folder.path(), "echo 'error: no torch here' >&2\nexit 1");
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
-  for (const auto write : {export_pt2, export_onnx}) {
-    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo, {}); }),
-                HasSubstr("no torch here"));
-  }
-  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+  expect_not_written(*model_, "echo 'error: no torch here' >&2\nexit 1", "no torch here");
 }
 
 TEST_F(ExportedProgramFile, ThatIsStoppedLeavesNothing) {
@@ -355,18 +360,12 @@ TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual)
 }
 
 TEST_F(ExportedProgramFile, WithOtherLogitsIsNotWritten) {
-  const test::TempDir folder;
-  put_python(folder.path(),
-             fmt::format("printf 'plain = load\\ndef load(*a):\\n    n = plain(*a)\\n    "
-                         "n.head.bias.data[0] += 1e-3\\n    return n\\n' "
-                         ">> \"$3/modeling.py\"\nexec '{}' \"$@\"",
-                         python_here()));
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
-  for (const auto write : {export_pt2, export_onnx}) {
-    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo, {}); }),
-                HasSubstr("computes other logits than the network for "));
-  }
-  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+  expect_not_written(*model_,
+                     fmt::format("printf 'plain = load\\ndef load(*a):\\n    n = plain(*a)\\n    "
+                                 "n.head.bias.data[0] += 1e-3\\n    return n\\n' "
+                                 ">> \"$3/modeling.py\"\nexec '{}' \"$@\"",
+                                 python_here()),
+                     "computes other logits than the network for ");
 }
 
 TEST_F(ExportedProgramFile, ThatIsDamagedIsRefusedBeforeItRuns) {

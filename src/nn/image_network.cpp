@@ -106,8 +106,10 @@ at::Tensor ConvolutionImpl::forward(const at::Tensor& x_BCHW) const {
       options_.pads_end_only && border > 0 && options_.stride == 2 && x_BCHW.size(3) % 2 == 0;
   const at::Tensor padded =
       at_end ? at::constant_pad_nd(x_BCHW, {border - 1, border, border - 1, border}) : x_BCHW;
-  return at::conv2d(padded.contiguous(), weight, bias, options_.stride, at_end ? 0 : border,
-                    /*dilation=*/1, options_.groups);
+  const int64_t stride = options_.stride, padding = at_end ? 0 : border;
+  // ONNX's exporter keeps lists of one element, which no runtime takes.
+  return at::conv2d(padded.contiguous(), weight, bias, {stride, stride}, {padding, padding},
+                    /*dilation=*/{1, 1}, options_.groups);
 }
 
 ConvNormImpl::ConvNormImpl(FeatureMapShape& maps, ConvolutionOptions options,
@@ -152,8 +154,11 @@ class SmallCnn final : public ImageNetwork {
   }
 
   at::Tensor embed(const at::Tensor& images_BCHW) override {
-    at::Tensor x = at::max_pool2d(first_->forward(images_BCHW).relu_(), 2);
-    x = at::max_pool2d(second_->forward(x).relu_(), 2);
+    const auto halved = [](const at::Tensor& x) {
+      return at::max_pool2d(x, {2, 2}, {2, 2}, {0, 0}, {1, 1});
+    };
+    at::Tensor x = halved(first_->forward(images_BCHW).relu_());
+    x = halved(second_->forward(x).relu_());
     return x.flatten(1);
   }
 

@@ -377,6 +377,11 @@ int stat(const char* name, struct stat* status) {
   if (verdict.fails()) return -1;
   return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, name, status, 0));
 }
+// What LibTorch's copy of std::filesystem calls, which is ours where LibTorch is linked before
+// libstdc++.
+int __xstat(int /*version*/, const char* name, struct stat* status) {  // NOLINT
+  return stat(name, status);
+}
 dirent* readdir(DIR* folder) {
   static const auto next = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
   const Verdict verdict("list", counted(::dirfd(folder)), false);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 
 #include "moesaic/base/file.h"
@@ -40,16 +39,16 @@ void fail_errno(const fs::path& path, std::string_view action, int error) {
   throw IoError(text);
 }
 
-UniqueFd try_open(const fs::path& path, int flags, unsigned mode) {
+UniqueFd try_open(const fs::path& path, int flags) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   } while (fd < 0 && errno == EINTR);
   return UniqueFd(fd);
 }
 
-UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
-  UniqueFd fd = try_open(path, flags, mode);
+UniqueFd open_file(const fs::path& path, int flags) {
+  UniqueFd fd = try_open(path, flags);
   if (!fd && errno == ELOOP && (flags & O_NOFOLLOW) != 0) {
     fail("{}: a link, which is not followed; remove it", without_staging(path).string());
   }

@@ -49,10 +49,10 @@ class UniqueFd {
 [[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error = errno);
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
-UniqueFd try_open(const fs::path& path, int flags, unsigned mode = 0666);
+UniqueFd try_open(const fs::path& path, int flags);
 /// Opens a file like try_open(). Throws Error (failure) with the path, also for a link that
 /// O_NOFOLLOW in `flags` rules out.
-UniqueFd open_file(const fs::path& path, int flags, unsigned mode = 0666);
+UniqueFd open_file(const fs::path& path, int flags);
 
 /// Writes all bytes, also after short writes. Throws Error (failure), e.g. if the disk is full.
 void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path);

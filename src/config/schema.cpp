@@ -23,17 +23,6 @@ const char* unit_name(Interval::Unit unit) {
   return unit == Interval::Unit::steps ? "step" : "epoch";
 }
 
-/// Warns that a bare number means epochs.
-void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
-  log_once(
-      LogLevel::warning,
-      fmt::format(
-          "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
-          "\"{}\", or \"{}\" if steps are meant",
-          where, path, interval.count, to_text(interval), to_text(interval),
-          to_text(Interval::from_steps(interval.count))));
-}
-
 using Parts = std::span<const std::string>;
 
 bool stands_for_any(std::string_view part) {
@@ -426,7 +415,14 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
   rules.check(static_cast<double>(interval.count), value, path);
   if (interval.count == 0) return {0, plain, plain};
   const bool bare = value.kind() != Value::Kind::string;
-  if (bare && plain == Interval::Unit::epochs) warn_of_epochs(interval, value.where(), path);
+  if (bare && plain == Interval::Unit::epochs) {
+    log_once(
+        LogLevel::warning,
+        fmt::format("{0}: '{1}' is the bare number {2}, which is read as \"{3}\" as in earlier "
+                    "versions; write \"{3}\", or \"{4}\" if steps are meant",
+                    value.where(), path, interval.count, to_text(interval),
+                    to_text(Interval::from_steps(interval.count))));
+  }
   return interval;
 }
 

@@ -60,13 +60,17 @@ CapacityRounding capacity_rounding_from_name(std::string_view name);
 /// Returns the enumerators' names in their order.
 std::vector<std::string> capacity_rounding_names();
 
-/// Rule for the capacity of an expert in a group of tokens, see expert_capacity(). Defaults are no
-/// limit and V-MoE's.
+/// Rule for the capacity of an expert in a group of tokens, see expert_capacity().
 struct CapacityRule {
-  double factor = 0.0;  ///< Capacity relative to an even load; 0 means no limit.
-  CapacityRounding rounding = CapacityRounding::ceil;  ///< Rounding of the factor's product.
-  int64_t multiple_of = 4;  ///< The capacity is raised to a multiple of this, at least 1.
-  int64_t rows = 0;         ///< Capacity in rows, overriding the other fields; 0 means unset.
+  double factor;              ///< Capacity relative to an even load; 0 means no limit.
+  CapacityRounding rounding;  ///< Rounding of the product with the factor.
+  int64_t multiple_of;        ///< The capacity is raised to a multiple of this, at least 1.
+  int64_t rows;               ///< Capacity in rows, overriding the other fields; 0 means unset.
+
+  /// By default there is no limit; other defaults are V-MoE's.
+  CapacityRule(double factor_ = 0.0, CapacityRounding rounding_ = CapacityRounding::ceil,
+               int64_t multiple_of_ = 4, int64_t rows_ = 0)
+      : factor(factor_), rounding(rounding_), multiple_of(multiple_of_), rows(rows_) {}
 
   /// Returns whether the capacity of an expert is limited.
   bool has_capacity() const { return rows > 0 || factor > 0.0; }

@@ -19,7 +19,7 @@ target_compile_options(moesaic_kernels PRIVATE -Xcompiler=-Wall,-Wextra
 if(MOESAIC_WERROR)
   target_compile_options(moesaic_kernels PRIVATE "SHELL:-Werror all-warnings")
 endif()
-# Routing decides by bits that have to equal the CPU's (ops/route_math.h): products are fused by name only.
+# Routing decides by bits that have to equal the CPU's (moesaic/ops/softmax_exp.h): products are fused by name only.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/ops/cuda/route.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 target_sources(moesaic PRIVATE $<TARGET_OBJECTS:moesaic_kernels>)
 target_link_libraries(moesaic PRIVATE $<BUILD_INTERFACE:CUDA::cudart>)

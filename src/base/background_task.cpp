@@ -6,8 +6,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <exception>
-#include <initializer_list>
 #include <tuple>
 
 #include "moesaic/base/log.h"

@@ -14,13 +14,6 @@ namespace {
 
 constexpr std::size_t kMaxPattern = 1000;
 
-std::shared_ptr<const re2::RE2> compiled(const std::string& text) {
-  constexpr int64_t kMaxBytes = 8 << 20;
-  re2::RE2::Options options(re2::RE2::Quiet);
-  options.set_max_mem(kMaxBytes);
-  return std::make_shared<const re2::RE2>(text, options);
-}
-
 /// Returns what is wrong with an expression. RE2's message ends with the offending part.
 std::string problem_of(const re2::RE2& expression) {
   if (expression.ok()) return "";
@@ -40,7 +33,10 @@ Pattern::Pattern(const std::string& text) {
   if (text.size() > kMaxPattern) {
     fail_usage("a pattern of {} characters; at most {} are allowed", text.size(), kMaxPattern);
   }
-  expression_ = compiled(text);
+  constexpr int64_t kMaxBytes = 8 << 20;
+  re2::RE2::Options options(re2::RE2::Quiet);
+  options.set_max_mem(kMaxBytes);
+  expression_ = std::make_shared<const re2::RE2>(text, options);
   const std::string problem = problem_of(*expression_);
   if (!problem.empty()) fail_usage("{}", problem);
 }

@@ -137,19 +137,15 @@ double Progress::rate() const {
   return seconds > 0 ? items / seconds : 0.0;
 }
 
-std::string Progress::remaining() const {
-  const double speed = rate();
-  if (options_.total <= 0 || speed <= 0) return "";
-  const auto left = static_cast<double>(std::max<int64_t>(0, options_.total - done_));
-  return duration(left / speed);
-}
-
 std::string Progress::status() const {
   std::string text = options_.total > 0
                          ? fmt::format("{}/{} {}", done_, options_.total, options_.unit)
                          : fmt::format("{} {}", done_, options_.unit);
-  if (rate() > 0) text += fmt::format(", {} {}/s", number(rate()), options_.unit);
-  if (const std::string left = remaining(); !left.empty()) text += fmt::format(", {} left", left);
+  if (const double speed = rate(); speed > 0) {
+    text += fmt::format(", {} {}/s", number(speed), options_.unit);
+    const auto left = static_cast<double>(std::max<int64_t>(0, options_.total - done_));
+    if (options_.total > 0) text += fmt::format(", {} left", duration(left / speed));
+  }
   if (!note_.empty()) text += ", " + note_;
   return text;
 }

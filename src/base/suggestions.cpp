@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <set>
 
 #include "moesaic/base/text.h"
@@ -26,14 +25,6 @@ std::u32string code_points(std::string_view text) {
   return points;
 }
 
-bool is_mark(char32_t c) {
-  return c >= 0x300 && c <= 0x36F;
-}
-
-bool is_invisible(char32_t c) {
-  return c == 0xAD || (c >= 0x200B && c <= 0x200F) || c == 0x2060 || c == 0xFEFF;
-}
-
 bool is_space(char32_t c) {
   return c == ' ' || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x202F ||
          c == 0x205F || c == 0x3000;
@@ -43,8 +34,11 @@ bool is_space(char32_t c) {
 std::vector<std::u32string> letters_of(std::string_view text) {
   std::vector<std::u32string> letters;
   for (const char32_t c : code_points(text)) {
-    if (is_invisible(c) || (is_space(c) && letters.empty())) continue;
-    if (is_mark(c) && !letters.empty()) {
+    const bool is_mark = c >= 0x300 && c <= 0x36F;
+    const bool is_invisible =
+        c == 0xAD || (c >= 0x200B && c <= 0x200F) || c == 0x2060 || c == 0xFEFF;
+    if (is_invisible || (is_space(c) && letters.empty())) continue;
+    if (is_mark && !letters.empty()) {
       letters.back() += c;
     } else {
       letters.emplace_back(1, c);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
-#include <utility>
 
 #include "moesaic/base/text.h"
 #include "moesaic/config/value.h"

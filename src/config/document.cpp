@@ -37,7 +37,8 @@ class Cursor {
   void skip_separators(size_t limit = std::string_view::npos) {
     limit = std::min(limit, text_.size());
     while (offset_ < limit) {
-      if (comments_ && begins_comment()) {
+      const std::string_view two = text_.substr(offset_, 2);
+      if (comments_ && (two == "//" || two == "/*")) {
         skip_comment(limit);
       } else if (std::string_view(" \t\r\n,:").find(text_[offset_]) != std::string_view::npos) {
         step();
@@ -57,7 +58,8 @@ class Cursor {
     } else if (std::string_view("{}[]").find(first) != std::string_view::npos) {
       step();
     } else {
-      while (offset_ < text_.size() && is_word(text_[offset_])) step();
+      constexpr std::string_view kWord = "0123456789abcdefghijklmnopqrstuvwxyzE+-.";
+      step(std::min(text_.find_first_not_of(kWord, offset_), text_.size()) - offset_);
     }
   }
 
@@ -65,16 +67,6 @@ class Cursor {
   int32_t column() const { return column_; }
 
  private:
-  static bool is_word(char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' ||
-           c == '.';
-  }
-
-  bool begins_comment() const {
-    const std::string_view two = text_.substr(offset_, 2);
-    return two == "//" || two == "/*";
-  }
-
   void skip_comment(size_t limit) {
     const bool of_line = text_[offset_ + 1] == '/';  // The parser ends it at any end of a line.
     const size_t end =
@@ -147,12 +139,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
-    token();
     Frame frame = close();
     return add(Value(std::move(frame.origin), std::move(frame.members)));
   }
   bool end_array() override {
-    token();
     Frame frame = close();
     return add(Value(std::move(frame.origin), std::move(frame.items)));
   }
@@ -199,6 +189,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Frame close() {
+    token();
     Frame frame = std::move(open_.back());
     open_.pop_back();
     return frame;

@@ -5,27 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/value.h"
 
 namespace moesaic {
-namespace {
-
-template <class T>
-void take(std::optional<T>& mine, const std::optional<T>& other) {
-  if (other) mine = other;
-}
-
-[[noreturn]] void refuse(double number, const Value& value, std::string_view name,
-                         std::string_view wanted) {
-  fail_usage("{}: '{}' must be {}, found {}", value.where(), name, wanted, number);
-}
-
-}  // namespace
 
 void Rules::add(Flag flag) {
   is_required = is_required || flag == Flag::required;
@@ -41,10 +26,10 @@ void Rules::add(const Rules& other) {
     choices = other.choices;
     choices_text = other.choices_text;
   }
-  take(above, other.above);
-  take(at_least, other.at_least);
-  take(below, other.below);
-  take(at_most, other.at_most);
+  if (other.above) above = other.above;
+  if (other.at_least) at_least = other.at_least;
+  if (other.below) below = other.below;
+  if (other.at_most) at_most = other.at_most;
   former_keys.insert(former_keys.end(), other.former_keys.begin(), other.former_keys.end());
 }
 
@@ -62,25 +47,21 @@ std::string Rules::text() const {
 }
 
 void Rules::check(double number, const Value& value, std::string_view name) const {
+  const auto refuse = [&](const std::string& wanted) {
+    fail_usage("{}: '{}' must be {}, found {}", value.where(), name, wanted, number);
+  };
   if (at_least && at_most && (number < *at_least || number > *at_most)) {
-    refuse(number, value, name, fmt::format("between {} and {}", *at_least, *at_most));
+    refuse(fmt::format("between {} and {}", *at_least, *at_most));
   }
-  if (above && !(number > *above)) refuse(number, value, name, fmt::format("above {}", *above));
-  if (at_least && !(number >= *at_least)) {
-    refuse(number, value, name, fmt::format("at least {}", *at_least));
-  }
-  if (below && !(number < *below)) refuse(number, value, name, fmt::format("below {}", *below));
-  if (at_most && !(number <= *at_most)) {
-    refuse(number, value, name, fmt::format("at most {}", *at_most));
-  }
+  if (above && !(number > *above)) refuse(fmt::format("above {}", *above));
+  if (at_least && !(number >= *at_least)) refuse(fmt::format("at least {}", *at_least));
+  if (below && !(number < *below)) refuse(fmt::format("below {}", *below));
+  if (at_most && !(number <= *at_most)) refuse(fmt::format("at most {}", *at_most));
 }
 
 void Rules::check(const std::string& string, const Value& value, std::string_view name) const {
   check_not_empty(!string.empty(), value, name);
-  if (choices.empty()) return;
-  for (const std::string& choice : choices) {
-    if (choice == string) return;
-  }
+  if (choices.empty() || std::ranges::find(choices, string) != choices.end()) return;
   fail_usage("{}: '{}' cannot be {}; {}", value.where(), name, value.described(),
              did_you_mean(string, choices));
 }
@@ -115,6 +96,78 @@ Rules between(double low, double high) {
 
 Rules renamed_from(std::string key) {
   return {.former_keys = {std::move(key)}};
+}
+
+namespace {
+
+/// Returns the item of a list or the member of an object.
+const Value* inner_of(const Value& config, std::string_view name) {
+  if (config.kind() != Value::Kind::array) return config.find(name);
+  const auto index = parsed_number<size_t>(name);
+  return index && *index < config.items().size() ? &config.items()[*index] : nullptr;
+}
+
+std::optional<Origin> find_location(const Value& config, std::string_view path) {
+  const bool key = path.ends_with(':');
+  if (key) path.remove_suffix(1);
+  if (const Value* inner = inner_of(config, path)) {
+    if (!key || !config.is_object()) return inner->origin();
+    return std::ranges::find(config.members(), path, &Value::Member::key)->origin;
+  }
+  const size_t dot = path.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const Value* inner = inner_of(config, path.substr(0, dot));
+  if (inner == nullptr) return std::nullopt;
+  return find_location(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
+}
+
+bool from_command_line(const std::optional<Origin>& place) {
+  return place && place->source != nullptr && place->line == 0;
+}
+
+void add_arguments(const Value& config, std::set<std::string>& found) {
+  if (from_command_line(config.origin())) found.insert(config.where());
+  if (config.kind() == Value::Kind::array) {
+    for (const Value& item : config.items()) add_arguments(item, found);
+  }
+  if (!config.is_object()) return;
+  for (const Value::Member& member : config.members()) add_arguments(member.value, found);
+}
+
+}  // namespace
+
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
+  for (const ConfigProblem& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+ConfigProblem mutually_exclusive(const OptionalSetting& first, const OptionalSetting& second) {
+  ConfigProblem problem(fmt::format("'{}' and '{}' exclude one another", first.name, second.name),
+                        {second.name, first.name});
+  problem.off_values = {second.off, first.off};
+  return problem;
+}
+
+bool is_argument(const Value& config, const std::string& path) {
+  return from_command_line(find_location(config, path));
+}
+
+std::set<std::string> arguments_in(const Value& config) {
+  std::set<std::string> found;
+  add_arguments(config, found);
+  return found;
+}
+
+std::string location_of(const Value& config, const std::vector<std::string>& offending) {
+  std::optional<Origin> first;
+  for (const std::string& path : offending) {
+    const auto place = find_location(config, path);
+    if (from_command_line(place)) return place->text();
+    if (!first) first = place;
+  }
+  return first ? first->text() : config.where();
 }
 
 }  // namespace moesaic

@@ -23,17 +23,6 @@ const char* unit_name(Interval::Unit unit) {
   return unit == Interval::Unit::steps ? "step" : "epoch";
 }
 
-/// Warns that a bare number means epochs.
-void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
-  log_once(
-      LogLevel::warning,
-      fmt::format(
-          "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
-          "\"{}\", or \"{}\" if steps are meant",
-          where, path, interval.count, to_text(interval), to_text(interval),
-          to_text(Interval::from_steps(interval.count))));
-}
-
 using Parts = std::span<const std::string>;
 
 bool stands_for_any(std::string_view part) {
@@ -74,6 +63,13 @@ std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row)
     keys.back().back() = former;
   }
   return keys;
+}
+
+/// Returns whether the key of a setting, or a former one, ends with these parts.
+bool ends_with_key(const config_detail::HelpRow& row, const std::string& name) {
+  return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
+    return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
+  });
 }
 
 std::string details(const config_detail::HelpRow& row) {
@@ -179,11 +175,7 @@ HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {
   HelpRows found =
       rows_where(inner, [&](const auto& row) { return row.key.ends_with("." + name); });
   if (!found.empty()) return found;
-  found = rows_where(inner, [&](const auto& row) {  // By a former key.
-    return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
-      return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
-    });
-  });
+  found = rows_where(inner, [&](const auto& row) { return ends_with_key(row, name); });
   if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;
   found = rows_where(inner, [&](const auto& row) { return last_of(row).starts_with(name); });
   if (!found.empty()) return found;
@@ -254,12 +246,6 @@ bool is_setting_of(const Value& object, const std::string& path,
   return row.choice.ends_with(fmt::format(" '{}'", chosen->value.as_string()));
 }
 
-bool ends_with_key(const HelpRow& row, const std::string& name) {
-  return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
-    return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
-  });
-}
-
 /// Returns the first key with the fewest items of lists, whose numbers a user would have to choose,
 /// and of keys without items the first with the fewest parts.
 std::string shortest_key(const HelpRows& rows) {
@@ -269,10 +255,6 @@ std::string shortest_key(const HelpRows& rows) {
     return std::pair(static_cast<size_t>(items), items == 0 ? parts.size() : 0);
   };
   return std::ranges::min_element(rows, {}, length)->key;
-}
-
-std::string source_name(const Origin& origin) {
-  return origin.source == nullptr ? "" : origin.source->name;
 }
 
 }  // namespace
@@ -339,11 +321,11 @@ Value with_current_keys(const Value& object, const std::string& path,
       }
       wins = now < old;  // What is merged over a file comes last.
     }
-    if (old->origin.source == nullptr || !old->origin.source->is_stored) {
+    if (const auto& source = old->origin.source; !source || !source->is_stored) {
       log_once(LogLevel::warning,
                fmt::format("{}: '{}' is called '{}' now; the former name is still read",
                            old->origin.text(), former, name),
-               fmt::format("{}: {}", source_name(old->origin),
+               fmt::format("{}: {}", source == nullptr ? "" : source->name,
                            path_without(is_digits, split(former, '.'))));
     }
     if (now == members.end()) {
@@ -433,7 +415,14 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
   rules.check(static_cast<double>(interval.count), value, path);
   if (interval.count == 0) return {0, plain, plain};
   const bool bare = value.kind() != Value::Kind::string;
-  if (bare && plain == Interval::Unit::epochs) warn_of_epochs(interval, value.where(), path);
+  if (bare && plain == Interval::Unit::epochs) {
+    log_once(
+        LogLevel::warning,
+        fmt::format("{0}: '{1}' is the bare number {2}, which is read as \"{3}\" as in earlier "
+                    "versions; write \"{3}\", or \"{4}\" if steps are meant",
+                    value.where(), path, interval.count, to_text(interval),
+                    to_text(Interval::from_steps(interval.count))));
+  }
   return interval;
 }
 

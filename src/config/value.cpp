@@ -50,10 +50,6 @@ bool overflows(const auto& content) {
   return stop == end && error == std::errc::result_out_of_range;
 }
 
-bool is_exact_integer(double number) {
-  return std::trunc(number) == number && std::abs(number) <= kExactIntegers;
-}
-
 void check_depth(int64_t depth, const Origin& origin) {
   if (depth > Value::kMaxDepth) {
     fail_usage("{}: lists and objects nest deeper than {}", origin.text(), Value::kMaxDepth);
@@ -80,34 +76,23 @@ std::vector<uint32_t> sorted_by_key(const Value::Object& members) {
 
 Value convert(const Json& json, const Origin& origin, int64_t depth) {
   check_depth(depth, origin);
-  switch (json.type()) {
-    case Json::value_t::null:
-      return Value(origin, nullptr);
-    case Json::value_t::boolean:
-      return Value(origin, json.get<bool>());
-    case Json::value_t::number_integer:
-      return Value(origin, json.get<int64_t>());
-    case Json::value_t::number_unsigned:
-      return Value(origin, json.get<uint64_t>());
-    case Json::value_t::number_float:
-      return Value(origin, json.get<double>());
-    case Json::value_t::string:
-      return Value(origin, json.get<std::string>());
-    case Json::value_t::array: {
-      Value::Array items;
-      for (const Json& item : json) items.push_back(convert(item, origin, depth + 1));
-      return Value(origin, std::move(items));
+  if (json.is_null()) return Value(origin, nullptr);
+  if (json.is_boolean()) return Value(origin, json.get<bool>());
+  if (json.is_number_unsigned()) return Value(origin, json.get<uint64_t>());
+  if (json.is_number_integer()) return Value(origin, json.get<int64_t>());
+  if (json.is_number_float()) return Value(origin, json.get<double>());
+  if (json.is_string()) return Value(origin, json.get<std::string>());
+  if (json.is_array()) {
+    Value::Array items;
+    for (const Json& item : json) items.push_back(convert(item, origin, depth + 1));
+    return Value(origin, std::move(items));
+  }
+  if (json.is_object()) {
+    Value::Object members;
+    for (const auto& [key, item] : json.items()) {
+      members.push_back({key, origin, convert(item, origin, depth + 1)});
     }
-    case Json::value_t::object: {
-      Value::Object members;
-      for (const auto& [key, item] : json.items()) {
-        members.push_back({key, origin, convert(item, origin, depth + 1)});
-      }
-      return Value(origin, std::move(members));
-    }
-    case Json::value_t::binary:
-    case Json::value_t::discarded:
-      break;
+    return Value(origin, std::move(members));
   }
   fail_usage("{}: JSON text cannot hold the value", origin.text());
 }
@@ -161,33 +146,24 @@ Value Value::from_json(const Json& json, const std::string& where) {
 }
 
 Json Value::to_json() const {
-  switch (kind()) {
-    case Kind::null:
-      return nullptr;
-    case Kind::boolean:
-      return as_bool();
-    case Kind::integer:
-      return as_int();
-    case Kind::number:
-      return as_double();
-    case Kind::unsigned_integer:
-      return std::get<uint64_t>(content_);
-    case Kind::string:
-      return as_string();
-    case Kind::array: {
-      Json::array_t list;
-      list.reserve(items().size());
-      for (const Value& item : items()) list.push_back(item.to_json());
-      return list;
-    }
-    case Kind::object:
-      break;
+  if (kind() == Kind::array) {
+    Json::array_t list;
+    list.reserve(items().size());
+    for (const Value& item : items()) list.push_back(item.to_json());
+    return list;
   }
-  // Members are appended without the search for an equal key that operator[] makes.
-  Json::object_t object;
-  object.reserve(members().size());
-  for (const Member& member : members()) object.emplace_back(member.key, member.value.to_json());
-  return object;
+  if (is_object()) {
+    // Members are appended without the search for an equal key that operator[] makes.
+    Json::object_t object;
+    object.reserve(members().size());
+    for (const Member& member : members()) object.emplace_back(member.key, member.value.to_json());
+    return object;
+  }
+  if (kind() == Kind::boolean) return as_bool();
+  if (kind() == Kind::integer) return as_int();
+  if (kind() == Kind::number) return as_double();
+  if (kind() == Kind::unsigned_integer) return std::get<uint64_t>(content_);
+  return kind() == Kind::string ? Json(as_string()) : Json(nullptr);
 }
 
 int64_t Value::depth() const {
@@ -209,10 +185,10 @@ bool Value::as_bool(std::string_view name) const {
 int64_t Value::as_int(std::string_view name) const {
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) return *integer;
   const double* number = std::get_if<double>(&content_);
-  if (number != nullptr && is_exact_integer(*number)) return static_cast<int64_t>(*number);
-  const bool too_big = kind() == Kind::unsigned_integer ||
-                       (number != nullptr && std::abs(*number) > kExactIntegers) ||
-                       overflows(content_);
+  const bool is_exact = number != nullptr && std::abs(*number) <= kExactIntegers;
+  if (is_exact && std::trunc(*number) == *number) return static_cast<int64_t>(*number);
+  const bool too_big =
+      kind() == Kind::unsigned_integer || (number != nullptr && !is_exact) || overflows(content_);
   refuse(name, too_big ? "an integer of 64 bits" : "an integer");
 }
 
@@ -289,25 +265,14 @@ Value Value::merged(const Value& over) const {
 }
 
 std::string Value::described() const {
-  switch (kind()) {
-    case Kind::null:
-      return "null";
-    case Kind::boolean:
-      return as_bool() ? "true" : "false";
-    case Kind::integer:
-      return fmt::format("the integer {}", as_int());
-    case Kind::number:
-      return fmt::format("the number {}", as_double());
-    case Kind::unsigned_integer:
-      return fmt::format("the integer {}", std::get<uint64_t>(content_));
-    case Kind::string:
-      return fmt::format("the string \"{}\"", one_line(as_string()));
-    case Kind::array:
-      return "a list";
-    case Kind::object:
-      break;
-  }
-  return "an object";
+  if (is_null()) return "null";
+  if (kind() == Kind::array) return "a list";
+  if (is_object()) return "an object";
+  if (kind() == Kind::boolean) return as_bool() ? "true" : "false";
+  if (kind() == Kind::string) return fmt::format("the string \"{}\"", one_line(as_string()));
+  if (kind() == Kind::number) return fmt::format("the number {}", as_double());
+  if (kind() == Kind::integer) return fmt::format("the integer {}", as_int());
+  return fmt::format("the integer {}", std::get<uint64_t>(content_));
 }
 
 bool operator==(const Value& a, const Value& b) {

@@ -25,7 +25,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
-#include "moesaic/base/url.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {

@@ -46,17 +46,12 @@ at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
 
 namespace {
 
-/// Whether LibTorch's gradient of attention takes longer than that in float32 with its casts: in
-/// two bytes it is up to five times slower on a CPU.
-bool is_slow_in_training(const at::Tensor& query) {
-  return query.is_cpu() && query.element_size() == 2 && query.requires_grad();
-}
-
 /// Returns softmax(query key^T / sqrt(c)) value. On the meta device LibTorch would make the weights
 /// of all pairs of tokens, which it does nowhere else.
 at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
                      const at::Tensor& value_BHTc) {
-  if (is_slow_in_training(query_BHQc)) {
+  // LibTorch's gradient in two bytes is up to five times slower on a CPU than that in float32.
+  if (query_BHQc.is_cpu() && query_BHQc.element_size() == 2 && query_BHQc.requires_grad()) {
     const NoAutocastGuard no_autocast;
     return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
                                             value_BHTc.to(at::kFloat))

@@ -115,8 +115,7 @@ void Experts::check_shards(int64_t processes) const {
   if (expert_parallel() == ExpertParallel::none) {
     fail_usage(
         "parallel.expert_parallel_size: the experts of this network cannot be divided among "
-        "processes; choose "
-        "parallel.expert_parallel_size=1");
+        "processes; choose parallel.expert_parallel_size=1");
   }
   if (num_experts() % processes != 0) {
     fail_usage(

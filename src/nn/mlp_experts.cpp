@@ -10,7 +10,6 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/grouped_linear.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
@@ -144,23 +143,21 @@ ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   if (is_int8_) fail("MlpExperts: int8 experts compute whole layers, on one process");
   const auto type = x_Td.scalar_type();
   const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
-  at::Tensor rows_Ad = products(dispatch(x, routing).to(type), routing, drops(random));
+  const at::Tensor in_Ad = dispatch(x, routing).to(type);
+  const at::Generator random_drops = drops(random);
+  at::Tensor rows_Ad;
+  if (random_drops.defined()) {  // No kernel drops hidden units.
+    const at::Tensor hidden_Am =
+        apply_activation(grouped_linear(in_Ad, routing.offsets, w1, b1), options_.activation);
+    rows_Ad =
+        grouped_linear(dropout(hidden_Am, options_.dropout, random_drops), routing.offsets, w2, b2);
+    rows_Ad = dropout(rows_Ad, options_.dropout, random_drops);
+  } else {
+    rows_Ad = grouped_mlp(in_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
+  }
   // The gradient of a cast is cast too, which rounds it in the backward pass.
   if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
   return {rows_Ad, {}};
-}
-
-at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& routing,
-                                    const at::Generator& drops) const {
-  if (!drops.defined()) {
-    return grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
-  }
-  // No kernel drops hidden units.
-  const at::Tensor hidden_Am =
-      apply_activation(grouped_linear(rows_Ad, routing.offsets, w1, b1), options_.activation);
-  const at::Tensor y_Ad =
-      grouped_linear(dropout(hidden_Am, options_.dropout, drops), routing.offsets, w2, b2);
-  return dropout(y_Ad, options_.dropout, drops);
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {

@@ -17,8 +17,7 @@ void check_can_replace(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
     fail(
         "MoELayer: tokens are rerouted from removed experts, so mean outputs or merged experts "
-        "cannot replace "
-        "them");
+        "cannot replace them");
   }
 }
 
@@ -69,7 +68,10 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random, experts->needs_whole_batch());
-  if (!merged_into.empty()) record.routing = merged_routing(record);
+  if (!merged_into.empty()) {
+    record.routing =
+        routing_to_merged(router->route_to_all(record), merged_slots(), experts->num_experts());
+  }
   if (observer_) observer_(record, experts_input);
   ExpertsOutput computed = experts->run(experts_input, record, random);
   if (replacement_outputs.defined()) computed.y_To = computed.y_To + replacement_of(record);
@@ -83,10 +85,6 @@ std::vector<int64_t> MoELayerImpl::merged_slots() const {
     slots.push_back(std::lower_bound(present.begin(), present.end(), id) - present.begin());
   }
   return slots;
-}
-
-Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
-  return routing_to_merged(router->route_to_all(record), merged_slots(), experts->num_experts());
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {

@@ -11,7 +11,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_group.h"
 
 namespace moesaic::nn {
@@ -119,19 +119,6 @@ double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t 
 
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
-
-/// Views [T, E] as [T / M, M, E], where the tokens of a row are of members 0..M-1.
-at::Tensor by_member(const at::Tensor& logits_TE, int64_t members) {
-  return logits_TE.view({-1, members, logits_TE.size(1)});
-}
-
-/// Returns [M, E] bool: whether the expert belongs to another member.
-at::Tensor others(const at::Tensor& logits_TE, int64_t members) {
-  const at::Tensor own = at::eye(members, logits_TE.options().dtype(at::kBool));
-  return own.repeat_interleave(logits_TE.size(1) / members, 1).eq(0);
-}
-
 /// Scatters values of each token's own experts, [T, E / M], to their columns of [T, E], else 0.
 at::Tensor in_columns(const at::Tensor& own, int64_t members) {
   if (members == 1) return own;
@@ -193,8 +180,11 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   if (x_Td.size(0) % members != 0) {
     fail("Router: {} tokens cannot be divided equally among {} members", x_Td.size(0), members);
   }
-  return by_member(logits_TE, members)
-      .masked_fill(others(logits_TE, members), kNever)
+  const int64_t experts = logits_TE.size(1);
+  const at::Tensor own = at::eye(members, logits_TE.options().dtype(at::kBool));
+  const at::Tensor is_other_ME = own.repeat_interleave(experts / members, 1).eq(0);
+  return logits_TE.view({-1, members, experts})
+      .masked_fill(is_other_ME, -std::numeric_limits<double>::infinity())
       .view_as(logits_TE);
 }
 

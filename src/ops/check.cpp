@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -17,27 +18,22 @@ bool any_size(const c10::SymInt& size) {
 }
 
 std::string shape_text(c10::SymIntArrayRef shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += any_size(shape[i]) ? std::string("*") : c10::str(shape[i]);
-  }
-  return text + "]";
+  std::vector<std::string> sizes;
+  for (const c10::SymInt& size : shape) sizes.push_back(any_size(size) ? "*" : c10::str(size));
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
 }
 
 }  // namespace
 
 void check_shape(const char* op, const char* name, const at::Tensor& tensor,
                  std::initializer_list<c10::SymInt> shape) {
-  const c10::SymIntArrayRef wanted(shape);
   const c10::SymIntArrayRef found = tensor.sym_sizes();
-  bool fits = wanted.size() == found.size();
-  for (size_t i = 0; fits && i < wanted.size(); ++i) {
-    fits = any_size(wanted[i]) || wanted[i] == found[i];
-  }
+  const bool fits =
+      std::ranges::equal(shape, found, [](const c10::SymInt& wanted, const auto& size) {
+        return any_size(wanted) || wanted == size;
+      });
   if (!fits) {
-    fail("{}: {} must have the shape {}, found {}", op, name, shape_text(wanted),
-         shape_text(found));
+    fail("{}: {} must have the shape {}, found {}", op, name, shape_text(shape), shape_text(found));
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/cuda.h>
 
@@ -59,6 +60,47 @@ std::vector<std::string> disabled_cuda_features() {
 bool is_cuda_feature_disabled(std::string_view part) {
   return std::getenv("MOESAIC_CUDA_OFF") != nullptr &&
          std::ranges::count(disabled_cuda_features(), part) > 0;
+}
+
+BackendScope::BackendScope(c10::Device device, BackendOptions options) {
+  if (!device.is_cuda()) return;
+  check_backend(device, options.deterministic);
+  at::Context& context = at::globalContext();
+  before_ = {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
+             context.benchmarkCuDNN(), context.allowTF32CuBLAS(), context.allowTF32CuDNN()};
+  if (options.deterministic) context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setBenchmarkCuDNN(options.wants_cudnn_benchmark && !options.deterministic);
+  context.setAllowTF32CuBLAS(options.tf32);
+  context.setAllowTF32CuDNN(options.tf32);
+}
+
+BackendScope::~BackendScope() {
+  if (!before_) return;
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(before_->deterministic, before_->warns_only);
+  context.setBenchmarkCuDNN(before_->benchmark);
+  context.setAllowTF32CuBLAS(before_->tf32_products);
+  context.setAllowTF32CuDNN(before_->tf32_convolutions);
+}
+
+NoTf32::NoTf32(c10::Device device)
+    : was_allowed_(device.is_cuda() && at::globalContext().allowTF32CuBLAS()) {
+  if (was_allowed_) at::globalContext().setAllowTF32CuBLAS(false);
+}
+
+NoTf32::~NoTf32() {
+  if (was_allowed_) at::globalContext().setAllowTF32CuBLAS(true);
+}
+
+void check_backend(c10::Device device, bool deterministic) {
+  if (!deterministic || !device.is_cuda()) return;
+  const char* const set = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+  const std::string workspace = set == nullptr ? "" : set;
+  if (workspace == ":4096:8" || workspace == ":16:8") return;
+  fail_usage(
+      "deterministic: cuBLAS is bit-identical only with CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8) "
+      "in the environment, found '{}'; set it, or deterministic=false",
+      workspace);
 }
 
 }  // namespace moesaic

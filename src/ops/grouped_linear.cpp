@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/grouped_linear.h"
-
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 

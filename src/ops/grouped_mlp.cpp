@@ -114,7 +114,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       m,
       "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
       "int activation=1, bool keep_hidden=False, bool add_b2=True) -> (Tensor y, Tensor hidden)");
-  define_gradient<GroupedMlpBackward, grouped_mlp_backward_shapes>(
+  define<GroupedMlpBackward, grouped_mlp_backward_shapes>(
       m,
       "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
       "Tensor b1, Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

@@ -33,15 +33,12 @@ at::Tensor squared_variation(const at::Tensor& values_GE) {
   return values_GE.var(1, /*unbiased=*/false) / values_GE.mean(1).square();
 }
 
-/// Returns the fraction of a group's tokens whose best expert this is: [G, E], a constant.
-at::Tensor first_choice_fraction(const at::Tensor& logits_GSE) {
-  const torch::NoGradGuard no_grad;
-  // Like routing, argmax takes the first of equal values.
-  return at::one_hot(logits_GSE.argmax(2), logits_GSE.size(2)).to(logits_GSE.dtype()).mean(1);
-}
-
 at::Tensor balance(const at::Tensor& logits_GSE, const at::Tensor& proxy_GSE) {
-  const at::Tensor loss_G = (first_choice_fraction(logits_GSE) * proxy_GSE.mean(1)).sum(1);
+  // The fraction of a group's tokens whose best expert this is, a constant. Like routing, argmax
+  // takes the first of equal values.
+  const at::Tensor first_GE =
+      at::one_hot(logits_GSE.argmax(2), logits_GSE.size(2)).to(logits_GSE.dtype()).mean(1);
+  const at::Tensor loss_G = (first_GE * proxy_GSE.mean(1)).sum(1);
   return (loss_G.mean() * static_cast<double>(logits_GSE.size(2))).to(at::kFloat);
 }
 

@@ -133,7 +133,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       m,
       "dispatch(Tensor x, Tensor offsets, Tensor token, Tensor token_offsets, Tensor token_row) "
       "-> Tensor");
-  define_gradient<DispatchBackward, dispatch_backward_shapes>(
+  define<DispatchBackward, dispatch_backward_shapes>(
       m, "dispatch_backward(Tensor grad_rows, Tensor token_offsets, Tensor token_row) -> Tensor");
   // `bias` [K, d] is added to the rows of its expert, which `offsets` [K + 1] tell. It is a
   // constant here: its gradient is the rows' and comes from grouped_mlp without `add_b2`.
@@ -141,7 +141,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       m,
       "combine(Tensor rows, Tensor gate, Tensor token_offsets, Tensor token_row, "
       "Tensor? offsets=None, Tensor? bias=None) -> Tensor");
-  define_gradient<CombineBackward, combine_backward_shapes>(
+  define<CombineBackward, combine_backward_shapes>(
       m,
       "combine_backward(Tensor grad, Tensor rows, Tensor gate, Tensor token_offsets, "
       "Tensor token_row, Tensor? offsets=None, Tensor? bias=None) -> (Tensor, Tensor)");

@@ -93,21 +93,18 @@ struct OptionsOperator<Packing, Out(Tensors...), Options(Arguments...)>
   }
 };
 
-/// Defines an operator with its shape function and what autograd calls.
-template <class Op, auto shapes, auto autograd>
+/// Defines an operator with its shape function and what autograd calls: nothing for the operator of
+/// a gradient, whose own derivative throws instead of counting as 0.
+template <class Op, auto shapes, auto... autograd>
 void define(torch::Library& m, const char* schema) {
   m.def(schema);
   m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Meta, Op::template run<shapes>));
-  m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Autograd, autograd));
-}
-
-/// Defines the operator of a gradient. A second derivative throws instead of counting as 0.
-template <class Op, auto shapes>
-void define_gradient(torch::Library& m, const char* schema) {
-  m.def(schema);
-  m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Meta, Op::template run<shapes>));
-  m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Autograd,
-                                    torch::autograd::autogradNotImplementedFallback()));
+  if constexpr (sizeof...(autograd) > 0) {
+    m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Autograd, autograd...));
+  } else {
+    m.impl(Op::kName, torch::dispatch(c10::DispatchKey::Autograd,
+                                      torch::autograd::autogradNotImplementedFallback()));
+  }
 }
 
 }  // namespace moesaic::ops

@@ -28,7 +28,7 @@ ChoiceTensors rows_of_choices(const at::Tensor& choice_Tk, const at::Tensor& gat
                               int64_t experts, const TokenChoiceOptions& options);
 
 // The two steps of a softmax whose order decides its bits. On the CPU they are those of
-// route_math.h, with which the kernels of token choice weigh as well; elsewhere they are
+// softmax_exp.h, with which the kernels of token choice weigh as well; elsewhere they are
 // LibTorch's.
 
 /// Returns exp(x) for x <= 0.

@@ -284,9 +284,9 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "route_token_choice(Tensor logits, int k, int gate=1, float capacity_factor=0., "
       "SymInt group_size=0, int[] kept=[], bool batch_priority=False, bool reroute=False, "
       "int capacity_rounding=0, int capacity_multiple_of=4, SymInt capacity=0) -> (Tensor offsets, "
-      "Tensor token, Tensor gate, "
-      "Tensor token_offsets, Tensor token_row, Tensor choice, Tensor choice_row)");
-  define_gradient<TokenChoiceBackward, backward_shapes<TokenChoiceCall>>(
+      "Tensor token, Tensor gate, Tensor token_offsets, Tensor token_row, Tensor choice, "
+      "Tensor choice_row)");
+  define<TokenChoiceBackward, backward_shapes<TokenChoiceCall>>(
       m,
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "
       "Tensor choice_row, int gate, int[] kept, bool reroute) -> Tensor");
@@ -294,11 +294,11 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
          ExpertChoiceOperator::run<ExpertChoiceGates::route>>(
       m,
       "route_expert_choice(Tensor logits, SymInt rows=0, float capacity_factor=0., "
-      "SymInt group_size=0, "
-      "int gate=0, int[] kept=[], bool reroute=False, int capacity_rounding=0, "
+      "SymInt group_size=0, int gate=0, int[] kept=[], bool reroute=False, int "
+      "capacity_rounding=0, "
       "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row)");
-  define_gradient<ExpertChoiceBackward, backward_shapes<ExpertChoiceCall>>(
+  define<ExpertChoiceBackward, backward_shapes<ExpertChoiceCall>>(
       m,
       "route_expert_choice_backward(Tensor grad_gate, Tensor logits, Tensor token, Tensor gates, "
       "SymInt rows, float capacity_factor, SymInt group_size, int gate, int[] kept, bool reroute, "

@@ -3,6 +3,9 @@
 
 #include <torch/torch.h>
 
+#include "check.h"
+#include "moesaic/base/error.h"
+
 namespace moesaic {
 
 at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids) {
@@ -130,6 +133,43 @@ Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& sl
   merged.token_offsets = ends_of(0);
   merged.token_row = row_KT.t().masked_select(is_routed_KT.t());
   return merged;
+}
+
+namespace {
+
+/// Returns counts / sum of counts over a dimension; 0 / 0 = 0.
+at::Tensor fractions_of(const at::Tensor& counts, int64_t dim) {
+  const at::Tensor total = counts.sum(dim, /*keepdim=*/true).clamp_min(1);
+  return counts.to(at::kDouble) / total.to(at::kDouble);
+}
+
+}  // namespace
+
+at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters) {
+  constexpr const char* kOp = "dispatch_counts";
+  ops::check_shape(kOp, "cluster", cluster_T, {routing.num_tokens()});
+  if (cluster_T.scalar_type() != at::kLong) {
+    fail("{}: cluster must be int64, found {}", kOp, c10::toString(cluster_T.scalar_type()));
+  }
+  if (clusters < 1) fail("{}: clusters must be at least 1, found {}", kOp, clusters);
+  if (cluster_T.is_cpu() && cluster_T.numel() > 0 &&
+      (cluster_T.min().item<int64_t>() < 0 || cluster_T.max().item<int64_t>() >= clusters)) {
+    fail("{}: cluster must be between 0 and {}", kOp, clusters - 1);
+  }
+  const int64_t columns = routing.num_experts() + 1;
+  const at::Tensor counts = at::zeros({clusters * columns}, cluster_T.options());
+  if (routing.num_tokens() == 0) return counts.view({clusters, columns}).narrow(1, 0, columns - 1);
+  const at::Tensor cluster = cluster_T.index_select(0, routing.token);
+  const at::Tensor cell = cluster * columns + row_experts(routing);
+  return counts.index_add(0, cell, at::ones_like(cell))
+      .view({clusters, columns})
+      .narrow(1, 0, columns - 1);
+}
+
+at::Tensor dispatch_entropy(const at::Tensor& counts_CK) {
+  const at::Tensor counts_KC = counts_CK.t(), p_KC = fractions_of(counts_KC, 1);
+  const at::Tensor of_expert_K = -at::xlogy(p_KC, p_KC).sum(-1);  // 0 ln 0 = 0.
+  return (fractions_of(counts_KC.sum(1), 0) * of_expert_K).sum().to(at::kFloat);
 }
 
 }  // namespace moesaic

@@ -13,7 +13,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
-#include "moesaic/config/problem.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/data/views.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"

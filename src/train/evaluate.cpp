@@ -10,7 +10,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/routing_statistics.h"
+#include "moesaic/ops/routing.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
 

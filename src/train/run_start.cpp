@@ -19,7 +19,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"

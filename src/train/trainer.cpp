@@ -11,7 +11,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/views.h"
-#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/ops/diverged.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/criteria.h"

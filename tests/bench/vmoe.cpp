@@ -7,7 +7,7 @@
 #include "eager_vmoe.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/train/gradient_phase.h"
 
 namespace moesaic::bench {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/config/problem.h"
+#include "moesaic/config/rules.h"
 
 #include "base/support.h"
 #include "moesaic/config/document.h"

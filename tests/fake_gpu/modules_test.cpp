@@ -6,7 +6,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/train/gradient_phase.h"
 #include "train/train_fixture.h"
 

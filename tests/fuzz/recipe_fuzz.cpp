@@ -4,7 +4,7 @@
 
 #include "fuzz.h"
 #include "moesaic/config/document.h"
-#include "moesaic/config/problem.h"
+#include "moesaic/config/rules.h"
 
 void moesaic::fuzz::read_input(Bytes input) {
   const auto [text, overrides] = halves(input);

@@ -6,7 +6,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/models/vmoe/vmoe.h"
-#include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "support/cuda.h"
 #include "support/tensors.h"

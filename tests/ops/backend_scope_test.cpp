@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
 
 #include <ATen/Context.h>
 

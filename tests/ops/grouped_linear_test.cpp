@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/grouped_linear.h"
+#include "moesaic/ops/grouped_mlp.h"
 
 #include "moesaic/ops/autocast.h"
 #include "ops/mlp_operators.h"

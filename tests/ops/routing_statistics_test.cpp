@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/routing_statistics.h"
+#include "moesaic/ops/routing.h"
 
 #include <cmath>
 

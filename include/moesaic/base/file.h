@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File access: memory-mapped reading, atomic writing, staged directories, locks. Everything here
-// throws Error (failure) with the path.
+// File access: memory-mapped reading, atomic writing, staged directories. Everything here throws
+// Error (failure) with the path.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/hash.h"
@@ -78,16 +77,6 @@ UniqueFd lock_folder(const fs::path& folder);
 fs::path set_aside(const fs::path& path, std::string_view what);
 /// Returns whether a name is one that set_aside() gives.
 bool is_set_aside(const fs::path& path, std::string_view what);
-
-/// Opens a file to write to it in place, made if missing, with `flags` of open(2). Throws Error
-/// (failure) for a symbolic link and for a file with other names (hard links), whose content must
-/// not change under those names.
-UniqueFd open_without_links(const fs::path& path, int flags);
-
-/// Opens a file, made if missing and not through a link, and locks it with `operation` of flock(2).
-/// Where its name meanwhile goes to another file, that one is taken, since others lock it. Returns
-/// the errno of flock() beside it, 0 if it is locked.
-std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation);
 
 /// Creates missing directories as fs::create_directories() does, and syncs those that
 /// name them. Throws Error (failure) where one cannot be synced.
@@ -184,19 +173,6 @@ class StagedDirectory {
   fs::path staging_;
   UniqueFd lock_;
   bool is_committed_ = false;
-};
-
-/// Holds the lock file `folder`/.lock, never a symbolic link, for the object's lifetime. A second
-/// holder gets an Error with the first one's process id. The kernel releases the lock when the
-/// process exits or crashes.
-class LockFile {
- public:
-  /// Takes the lock. Throws Error (failure) where another process holds it; a file system without
-  /// locks is accepted with a warning.
-  explicit LockFile(const fs::path& folder);
-
- private:
-  UniqueFd fd_;
 };
 
 }  // namespace moesaic

@@ -54,7 +54,6 @@ class Progress {
   void begin();
   void record(double now);
   double rate() const;
-  std::string remaining() const;
   std::string plain_line() const;
   std::string status() const;
   void draw();

@@ -2,9 +2,7 @@
 // A disk or a mount that does not answer for a moment.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -19,16 +17,6 @@ class TransientError : public IoError {
  public:
   using IoError::IoError;
 };
-
-/// Returns whether an errno is of a disk, a network or a mount that does not answer; a mount that
-/// is away has no file of that name.
-inline bool is_transient(int error) {
-  constexpr std::array kErrors = {EIO,       ESTALE,       EINTR,      EAGAIN,       ETIMEDOUT,
-                                  ENETDOWN,  ENETUNREACH,  ENETRESET,  EHOSTDOWN,    EHOSTUNREACH,
-                                  ENOTCONN,  ECONNREFUSED, ECONNRESET, ECONNABORTED, ESHUTDOWN,
-                                  EREMOTEIO, ENOENT};
-  return std::find(kErrors.begin(), kErrors.end(), error) != kErrors.end();
-}
 
 /// Waits between two tries; tests pass one that does not.
 using SleepFunction = std::function<void(std::chrono::milliseconds)>;

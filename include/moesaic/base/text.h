@@ -83,6 +83,9 @@ std::string count_text(int64_t count, std::string_view noun);
 /// Returns a shape as "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
+/// Returns whether a web address holds a user's name or password, or a query with a token.
+bool has_secret(std::string_view url);
+
 /// Formats a size in bytes as "512 B", "4.10 KB", "3.26 MB": powers of 1000.
 std::string bytes_text(double bytes);
 

@@ -14,9 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
-#include "moesaic/config/size2d.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic::config_detail {
@@ -41,27 +39,18 @@ concept HasSource = requires(T& config) {
   config.source = Value();
 };
 
-template <class T>
-struct ListTraits : std::false_type {};
-template <class T>
-struct ListTraits<std::vector<T>> : std::true_type {};
+/// Whether a type is an instance of a template.
+template <class T, template <class...> class Of>
+inline constexpr bool kIsOf = false;
+template <class... A, template <class...> class Of>
+inline constexpr bool kIsOf<Of<A...>, Of> = true;
 
 template <class T>
-struct OptionalTraits : std::false_type {};
+concept List = kIsOf<T, std::vector>;
 template <class T>
-struct OptionalTraits<std::optional<T>> : std::true_type {};
-
+concept Optional = kIsOf<T, std::optional>;
 template <class T>
-struct MapTraits : std::false_type {};
-template <class T>
-struct MapTraits<std::map<std::string, T>> : std::true_type {};
-
-template <class T>
-concept List = ListTraits<T>::value;
-template <class T>
-concept Optional = OptionalTraits<T>::value;
-template <class T>
-concept Map = MapTraits<T>::value;
+concept Map = kIsOf<T, std::map>;
 
 template <class T>
 inline constexpr bool kUnsupported = false;

@@ -10,7 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/config/fields.h"
-#include "moesaic/config/problem.h"
 
 namespace moesaic {
 

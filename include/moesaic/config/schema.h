@@ -25,9 +25,7 @@
 
 #include "moesaic/config/fields.h"
 #include "moesaic/config/named_settings.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
-#include "moesaic/config/size2d.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "moesaic/config/size2d.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/models/upcycling.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"

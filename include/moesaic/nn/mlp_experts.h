@@ -78,9 +78,6 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
  private:
   /// Returns the generator of dropout, undefined where nothing is dropped.
   at::Generator drops(const at::Generator& random) const;
-  at::Tensor products(const at::Tensor& rows_Ad, const Routing& routing,
-                      const at::Generator& drops) const;
-
   /// Returns the weights for routed_mlp() in its precision.
   ExpertWeights weights_for();
 

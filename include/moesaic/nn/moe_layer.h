@@ -110,7 +110,6 @@ class MoELayerImpl : public torch::nn::Module {
   std::vector<int64_t> merged_into;
 
  private:
-  Routing merged_routing(const RoutingRecord& record) const;
   at::Tensor replacement_of(const RoutingRecord& record) const;
 
   RoutingObserver observer_;

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "moesaic/config/size2d.h"
+#include "moesaic/config/rules.h"
 
 namespace moesaic::nn {
 

@@ -80,32 +80,23 @@ MOESAIC_IN_CLONE double tanh_of(double x) {
   return __builtin_tanh(x);
 }
 
-// Each activation gives value(x) and slope(x).
+// Each activation gives value(x) and slope(x) in the type S.
+template <class S>
 struct Relu {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x < 0 ? S(0) : x;
-  }  // NaN stays
-  template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) {
-    return x <= 0 ? S(0) : S(1);
-  }
+  MOESAIC_IN_CLONE static S value(S x) { return x < 0 ? S(0) : x; }  // NaN stays
+  MOESAIC_IN_CLONE static S slope(S x) { return x <= 0 ? S(0) : S(1); }
 };
 
 // x / 2 (1 + tanh(c (x + a x^3))) = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715.
+template <class S>
 struct GeluTanh {
-  template <class S>
   MOESAIC_IN_CLONE static S gate(S x) {
     // exp(-2 c (x + a x^3)) as a power of 2.
     const S power = x * (S(-2.302208198144325) + S(-0.1029432395800235) * x * x);
     const S g = S(1) / (S(1) + exp2_of(power));
     return power < kMaxPower ? g : S(0);
   }
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x * gate(x);
-  }
-  template <class S>
+  MOESAIC_IN_CLONE static S value(S x) { return x * gate(x); }
   MOESAIC_IN_CLONE static S slope(S x) {
     const S near = x < S(-16) ? S(-16) : x > S(16) ? S(16) : x;  // Beyond, g (1 - g) is 0.
     const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * near * near);
@@ -114,57 +105,36 @@ struct GeluTanh {
   }
 };
 
+template <class S>
 struct GeluErf {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x * normal_cdf(x);
-  }
-  template <class S>
+  MOESAIC_IN_CLONE static S value(S x) { return x * normal_cdf(x); }
   MOESAIC_IN_CLONE static S slope(S x) {
     const S power = S(-0.5) * x * x, density = S(0.3989422804014327) * exp_of(power);
     return normal_cdf(x) + x * (power > S(-69) ? density : S(0));
   }
 };
 
+template <class S>
 struct Cubic {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x * x * x;
-  }
-  template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) {
-    return S(3) * x * x;
-  }
+  MOESAIC_IN_CLONE static S value(S x) { return x * x * x; }
+  MOESAIC_IN_CLONE static S slope(S x) { return S(3) * x * x; }
 };
 
+template <class S>
 struct Identity {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x;
-  }
-  template <class S>
-  MOESAIC_IN_CLONE static S slope(S) {
-    return S(1);
-  }
+  MOESAIC_IN_CLONE static S value(S x) { return x; }
+  MOESAIC_IN_CLONE static S slope(S) { return S(1); }
 };
 
+template <class S>
 struct Celu {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return x > 0 ? x : exp_of(x) - S(1);
-  }
-  template <class S>
-  MOESAIC_IN_CLONE static S slope(S x) {
-    return x > 0 ? S(1) : exp_of(x);
-  }
+  MOESAIC_IN_CLONE static S value(S x) { return x > 0 ? x : exp_of(x) - S(1); }
+  MOESAIC_IN_CLONE static S slope(S x) { return x > 0 ? S(1) : exp_of(x); }
 };
 
+template <class S>
 struct Tanh {
-  template <class S>
-  MOESAIC_IN_CLONE static S value(S x) {
-    return tanh_of(x);
-  }
-  template <class S>
+  MOESAIC_IN_CLONE static S value(S x) { return tanh_of(x); }
   MOESAIC_IN_CLONE static S slope(S x) {
     const S y = tanh_of(x);
     return S(1) - y * y;
@@ -271,23 +241,24 @@ MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
                       : finish_backward_rows<Function, Scalar, false>(e);
 }
 
-/// Calls use(the activation's functions).
+/// Calls use(the activation's functions) for numbers of type S.
+template <class S>
 MOESAIC_IN_CLONE void with(Activation activation, auto use) {
   switch (activation) {
     case Activation::relu:
-      return use(Relu{});
+      return use(Relu<S>{});
     case Activation::gelu_tanh:
-      return use(GeluTanh{});
+      return use(GeluTanh<S>{});
     case Activation::gelu:
-      return use(GeluErf{});
+      return use(GeluErf<S>{});
     case Activation::cubic:
-      return use(Cubic{});
+      return use(Cubic<S>{});
     case Activation::identity:
-      return use(Identity{});
+      return use(Identity<S>{});
     case Activation::celu:
-      return use(Celu{});
+      return use(Celu<S>{});
     case Activation::tanh:
-      return use(Tanh{});
+      return use(Tanh<S>{});
   }
 }
 
@@ -304,12 +275,14 @@ MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t colum
 
 }  // namespace
 
-#define MOESAIC_FINISH(Scalar)                                                                 \
-  MOESAIC_VECTOR_CLONES void finish(const Epilogue<Scalar>& e) {                               \
-    with(e.activation, [&](auto f) MOESAIC_IN_LAMBDA { finish_as<decltype(f)>(e); });          \
-  }                                                                                            \
-  MOESAIC_VECTOR_CLONES void finish_backward(const BackwardEpilogue<Scalar>& e) {              \
-    with(e.activation, [&](auto f) MOESAIC_IN_LAMBDA { finish_backward_as<decltype(f)>(e); }); \
+#define MOESAIC_FINISH(Scalar)                                                                  \
+  MOESAIC_VECTOR_CLONES void finish(const Epilogue<Scalar>& e) {                                \
+    with<SumOf<Scalar>>(e.activation,                                                           \
+                        [&](auto f) MOESAIC_IN_LAMBDA { finish_as<decltype(f)>(e); });          \
+  }                                                                                             \
+  MOESAIC_VECTOR_CLONES void finish_backward(const BackwardEpilogue<Scalar>& e) {               \
+    with<SumOf<Scalar>>(e.activation,                                                           \
+                        [&](auto f) MOESAIC_IN_LAMBDA { finish_backward_as<decltype(f)>(e); }); \
   }
 #define MOESAIC_IN_LAMBDA __attribute__((always_inline))
 MOESAIC_FINISH(float)

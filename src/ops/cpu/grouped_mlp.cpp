@@ -113,7 +113,7 @@ ExpertWeights pack_experts_cpu(const ExpertWeights& weights) {
   packed.w2 = at::empty(weights.w2.sizes(), weights.w2.options());
   packed.is_packed = true;
   if (is_int8) {
-    int8_layer_of(weights, 0)
+    layer_of<float, int8_t>(weights, 0)
         .pack(packed.w1.mutable_data_ptr<int8_t>(), packed.w2.mutable_data_ptr<int8_t>());
     return packed;
   }

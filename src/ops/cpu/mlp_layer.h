@@ -351,29 +351,21 @@ inline bool can_be_packed(at::ScalarType type, const at::Tensor& w1) {
   return type != at::kDouble && product_type(type, w1) == type;
 }
 
-template <class Scalar>
-MlpLayer<Scalar> layer_of(const ExpertWeights& weights, int64_t activation) {
-  const auto in = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(c10::CppTypeToScalarType<Scalar>::value).contiguous()
-                            : tensor;
+template <class Scalar, class Weight = Scalar>
+MlpLayer<Scalar, Weight> layer_of(const ExpertWeights& weights, int64_t activation) {
+  const auto in = [](const at::Tensor& tensor, at::ScalarType type) {
+    return tensor.defined() ? tensor.to(type).contiguous() : tensor;
   };
-  return {in(weights.w1),
-          in(weights.b1),
-          in(weights.w2),
-          in(weights.b2),
-          static_cast<Activation>(activation),
-          weights.is_packed};
-}
-
-inline MlpLayer<float, int8_t> int8_layer_of(const ExpertWeights& weights, int64_t activation) {
-  return {weights.w1.contiguous(),
-          weights.b1.contiguous(),
-          weights.w2.contiguous(),
-          weights.b2.contiguous(),
+  constexpr at::ScalarType kScalar = c10::CppTypeToScalarType<Scalar>::value;
+  constexpr at::ScalarType kWeight = c10::CppTypeToScalarType<Weight>::value;
+  return {in(weights.w1, kWeight),
+          in(weights.b1, kScalar),
+          in(weights.w2, kWeight),
+          in(weights.b2, kScalar),
           static_cast<Activation>(activation),
           weights.is_packed,
-          weights.w1_scale.contiguous(),
-          weights.w2_scale.contiguous()};
+          in(weights.w1_scale, at::kFloat),
+          in(weights.w2_scale, at::kFloat)};
 }
 
 }  // namespace moesaic::ops

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"

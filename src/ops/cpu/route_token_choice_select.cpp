@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "../route_math.h"
+#include "moesaic/ops/softmax_exp.h"
 
 namespace moesaic::ops {
 namespace {

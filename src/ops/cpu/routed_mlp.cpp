@@ -158,9 +158,9 @@ Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
   in.x = in.x.to(type).contiguous();
   in.gate = in.gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous();
   if (in.w1_scale) {
-    return run(int8_layer_of({in.w1, in.b1, in.w2, in.b2, in.is_packed, *in.w1_scale, *in.w2_scale},
-                             in.activation),
-               in);
+    const ExpertWeights weights{in.w1,        in.b1,        in.w2,       in.b2,
+                                in.is_packed, *in.w1_scale, *in.w2_scale};
+    return run(layer_of<float, int8_t>(weights, in.activation), in);
   }
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {

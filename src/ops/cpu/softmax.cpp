@@ -5,7 +5,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "../route.h"
-#include "../route_math.h"
+#include "moesaic/ops/softmax_exp.h"
 
 namespace moesaic::ops {
 namespace {

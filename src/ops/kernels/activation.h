@@ -26,11 +26,6 @@ MOESAIC_INLINE S gelu_tanh_gate(S x) {
   return S(1) / (S(1) + std::exp(-z));
 }
 
-template <class S>
-MOESAIC_INLINE S normal_distribution(S x) {
-  return S(0.5) * std::erfc(x * S(-0.70710678118654752));
-}
-
 /// Pair of act(x) and act'(x); T is the type of the rows that x comes from.
 template <class S>
 struct Activated {
@@ -46,7 +41,7 @@ MOESAIC_INLINE Activated<S> activated(S x) {
     const S dz = S(1.5957691216057308) * (S(1) + S(3 * 0.044715) * x * x);
     return {x * gate, gate + x * gate * (S(1) - gate) * dz};
   } else if constexpr (Kind == Act::gelu) {
-    const S below = normal_distribution(x);
+    const S below = S(0.5) * std::erfc(x * S(-0.70710678118654752));
     return {x * below, below + x * S(0.3989422804014327) * std::exp(S(-0.5) * x * x)};
   } else if constexpr (Kind == Act::cubic) {
     return {x * x * x, S(3) * x * x};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moesaic/ops/route_options.h"
+#include "moesaic/ops/softmax_exp.h"
 #include "number.h"
 #include "route_rows.h"
 #include "select.h"

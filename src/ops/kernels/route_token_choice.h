@@ -9,8 +9,8 @@
 // and results do not depend on the order of blocks.
 #pragma once
 
-#include "../route_math.h"
 #include "moesaic/ops/route_options.h"
+#include "moesaic/ops/softmax_exp.h"
 #include "number.h"
 #include "route_rows.h"
 

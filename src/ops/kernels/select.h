@@ -13,10 +13,27 @@
 //   QueueEntry place(int64_t i) const;  // its position
 #pragma once
 
-#include "../route_math.h"
+#include <cstring>
+
 #include "scan.h"
 
 namespace moesaic::ops::kernels {
+
+/// Returns an unsigned key in the order of the numbers: a < b exactly where order_key(a) <
+/// order_key(b). Both zeros share one key. Keys serve radix selection.
+MOESAIC_INLINE uint32_t order_key(float x) {
+  const float value = x + 0.0f;  // The sum turns -0 into +0.
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+MOESAIC_INLINE uint64_t order_key(double x) {
+  const double value = x + 0.0;
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return (bits & 0x8000000000000000u) != 0 ? ~bits : bits | 0x8000000000000000u;
+}
 
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;

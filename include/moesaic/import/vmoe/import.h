@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/config/size2d.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {

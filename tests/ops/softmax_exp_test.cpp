@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/route_math.h"
+#include "moesaic/ops/softmax_exp.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,12 @@
 #include <limits>
 #include <vector>
 
+#include "ops/kernels/select.h"
+
 namespace moesaic::ops {
 namespace {
+
+using kernels::order_key;
 
 constexpr float kInfinityF = std::numeric_limits<float>::infinity();
 

@@ -7,7 +7,7 @@
 #include "decoders.h"
 #include "moesaic/base/error.h"
 
-namespace moesaic::png {
+namespace moesaic {
 namespace {
 
 /// Max number of bytes that deflate makes of one byte, and a little more.
@@ -39,9 +39,18 @@ struct Decoder final : FormatDecoder {
   }
 
   void decode(int64_t, std::vector<uint8_t>& rgb) override {
-    check_length();
+    // Before memory is taken.
+    if (png_get_rowbytes(reader, info) * static_cast<uint64_t>(height) >
+        bytes.size() * kMaxExpansion) {
+      fail("corrupt PNG: the file ends too early");
+    }
     guarded("corrupt PNG", [this] { set_transforms(); });
-    read_rows(rgb);
+    const size_t row = png_get_rowbytes(reader, info);
+    rows.resize(static_cast<size_t>(height));
+    rgb.resize(row * rows.size());
+    for (size_t y = 0; y < rows.size(); ++y) rows[y] = rgb.data() + y * row;
+    guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
+    read_end();
   }
 
   static Decoder& of(png_structp reader) {
@@ -81,22 +90,6 @@ struct Decoder final : FormatDecoder {
     png_read_update_info(reader, info);
   }
 
-  /// Throws if the rest of the file is too short for the pixels, before memory is taken.
-  void check_length() {
-    const uint64_t row = png_get_rowbytes(reader, info),
-                   height = png_get_image_height(reader, info);
-    if (row * height > bytes.size() * kMaxExpansion) fail("corrupt PNG: the file ends too early");
-  }
-
-  void read_rows(std::vector<uint8_t>& out) {
-    const size_t row = png_get_rowbytes(reader, info), height = png_get_image_height(reader, info);
-    out.resize(row * height);
-    rows.resize(height);
-    for (size_t y = 0; y < height; ++y) rows[y] = out.data() + y * row;
-    guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
-    read_end();
-  }
-
   /// No pixel is behind the last row, so that what is wrong there does no harm.
   void read_end() {
     try {
@@ -115,10 +108,10 @@ struct Decoder final : FormatDecoder {
 
 }  // namespace
 
-std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
+std::unique_ptr<FormatDecoder> open_png(std::span<const uint8_t> bytes) {
   auto decoder = std::make_unique<Decoder>(bytes);
   decoder->read_header();
   return decoder;
 }
 
-}  // namespace moesaic::png
+}  // namespace moesaic

@@ -4,7 +4,7 @@
 #include "decoders.h"
 #include "moesaic/base/error.h"
 
-namespace moesaic::webp {
+namespace moesaic {
 namespace {
 
 const char* reason(VP8StatusCode status) {
@@ -52,8 +52,8 @@ class Decoder final : public FormatDecoder {
 
 }  // namespace
 
-std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
+std::unique_ptr<FormatDecoder> open_webp(std::span<const uint8_t> bytes) {
   return std::make_unique<Decoder>(bytes);
 }
 
-}  // namespace moesaic::webp
+}  // namespace moesaic

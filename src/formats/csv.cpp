@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/csv.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 #include <optional>

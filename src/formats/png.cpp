@@ -44,13 +44,28 @@ struct Decoder final : FormatDecoder {
         bytes.size() * kMaxExpansion) {
       fail("corrupt PNG: the file ends too early");
     }
-    guarded("corrupt PNG", [this] { set_transforms(); });
+    guarded("corrupt PNG", [this] {
+      png_set_expand_gray_1_2_4_to_8(reader);
+      if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) {
+        png_set_palette_to_rgb(reader);
+      }
+      png_set_strip_alpha(reader);
+      png_set_strip_16(reader);
+      png_set_gray_to_rgb(reader);
+      png_set_interlace_handling(reader);
+      png_read_update_info(reader, info);
+    });
     const size_t row = png_get_rowbytes(reader, info);
     rows.resize(static_cast<size_t>(height));
     rgb.resize(row * rows.size());
     for (size_t y = 0; y < rows.size(); ++y) rows[y] = rgb.data() + y * row;
     guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
-    read_end();
+    // No pixel is behind the last row, so that what is wrong there does no harm.
+    try {
+      guarded("the image is complete, but not the file", [this] { png_read_end(reader, nullptr); });
+    } catch (const Error& problem) {
+      warning = problem.what();
+    }
   }
 
   static Decoder& of(png_structp reader) {
@@ -78,25 +93,6 @@ struct Decoder final : FormatDecoder {
     }
     std::replace(error.begin(), error.end(), '\n', ' ');
     fail("{}: {}", what, error);
-  }
-
-  void set_transforms() {
-    png_set_expand_gray_1_2_4_to_8(reader);
-    if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(reader);
-    png_set_strip_alpha(reader);
-    png_set_strip_16(reader);
-    png_set_gray_to_rgb(reader);
-    png_set_interlace_handling(reader);
-    png_read_update_info(reader, info);
-  }
-
-  /// No pixel is behind the last row, so that what is wrong there does no harm.
-  void read_end() {
-    try {
-      guarded("the image is complete, but not the file", [this] { png_read_end(reader, nullptr); });
-    } catch (const Error& problem) {
-      warning = problem.what();
-    }
   }
 
   std::span<const uint8_t> bytes;

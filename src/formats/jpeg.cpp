@@ -148,9 +148,9 @@ bool read_crop(CropReader& reader, Span file, int64_t denominator, Rectangle& pa
   return true;
 }
 
-class Decoder final : public FormatDecoder {
+class JpegDecoder final : public FormatDecoder {
  public:
-  explicit Decoder(std::span<const uint8_t> file)
+  explicit JpegDecoder(std::span<const uint8_t> file)
       : bytes_(file), handle_(tjInitDecompress(), &tjDestroy) {
     reduces = true;
     if (handle_ == nullptr) fail("out of memory");
@@ -245,7 +245,7 @@ class Decoder final : public FormatDecoder {
 }  // namespace
 
 std::unique_ptr<FormatDecoder> open_jpeg(std::span<const uint8_t> bytes) {
-  return std::make_unique<Decoder>(bytes);
+  return std::make_unique<JpegDecoder>(bytes);
 }
 
 }  // namespace moesaic

@@ -13,8 +13,8 @@ namespace {
 /// Max number of bytes that deflate makes of one byte, and a little more.
 constexpr uint64_t kMaxExpansion = 1040;
 
-struct Decoder final : FormatDecoder {
-  explicit Decoder(std::span<const uint8_t> file) : bytes(file) {
+struct PngDecoder final : FormatDecoder {
+  explicit PngDecoder(std::span<const uint8_t> file) : bytes(file) {
     reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     if (reader != nullptr) info = png_create_info_struct(reader);
     if (info == nullptr) {
@@ -22,9 +22,9 @@ struct Decoder final : FormatDecoder {
       fail("out of memory");
     }
   }
-  ~Decoder() override { png_destroy_read_struct(&reader, &info, nullptr); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~PngDecoder() override { png_destroy_read_struct(&reader, &info, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
 
   void read_header() {
     guarded("not a PNG that can be read", [this] {
@@ -68,8 +68,8 @@ struct Decoder final : FormatDecoder {
     }
   }
 
-  static Decoder& of(png_structp reader) {
-    return *static_cast<Decoder*>(png_get_error_ptr(reader));
+  static PngDecoder& of(png_structp reader) {
+    return *static_cast<PngDecoder*>(png_get_error_ptr(reader));
   }
 
   [[noreturn]] static void on_error(png_structp reader, png_const_charp text) {
@@ -105,7 +105,7 @@ struct Decoder final : FormatDecoder {
 }  // namespace
 
 std::unique_ptr<FormatDecoder> open_png(std::span<const uint8_t> bytes) {
-  auto decoder = std::make_unique<Decoder>(bytes);
+  auto decoder = std::make_unique<PngDecoder>(bytes);
   decoder->read_header();
   return decoder;
 }

@@ -73,15 +73,6 @@ ArchiveReader open_archive(const fs::path& path) {
   return open;
 }
 
-/// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
-fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
-  const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
-  if (!refusal.empty()) {
-    fail("{}: entry {} {}: refused", archive_path.string(), printable(name), refusal);
-  }
-  return fs::path(name).lexically_normal();
-}
-
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -119,11 +110,9 @@ void refuse_compressed(const fs::path& path) {
 
 }  // namespace
 
-std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,
-                                        const UnpackLimits& limits) {
+void unpack_archive(const fs::path& archive, const fs::path& folder, const UnpackLimits& limits) {
   const std::string path = archive.string();
   const ArchiveReader open = open_archive(archive);
-  std::vector<std::string> names;
   std::vector<std::byte> block(kBlockBytes);
   archive_entry* entry = nullptr;
   int64_t written = 0;
@@ -132,7 +121,9 @@ std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path&
     if (result == ARCHIVE_EOF) break;
     if (result != ARCHIVE_OK) fail("{}: cannot be unpacked: {}", path, last_reason(open.get()));
     if (count == limits.max_entries) fail("{}: more than {} entries", path, count);
-    const fs::path place = safe_place(archive, entry), target = folder / place;
+    const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
+    if (!refusal.empty()) fail("{}: entry {} {}: refused", path, printable(name), refusal);
+    const fs::path place = fs::path(name).lexically_normal(), target = folder / place;
     if (archive_entry_filetype(entry) == AE_IFDIR) {
       make_folders(target);
       continue;
@@ -151,10 +142,7 @@ std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path&
       }
       write_all(fd.get(), std::span(block).first(static_cast<size_t>(got)), target);
     }
-    names.push_back(place.string());
   }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 TarIndex index_tar(const fs::path& path) {

@@ -128,10 +128,6 @@ float Reader::number(std::size_t field) const {
   return static_cast<float>(*number);
 }
 
-std::string Reader::where(std::size_t field) const {
-  return at(fields_.at(field).begin);
-}
-
 std::string Reader::at(const Place& place) const {
   return fmt::format("{}:{}:{}", name_, place.line, place.column);
 }

@@ -325,18 +325,16 @@ std::string header_of(const std::vector<Item>& items,
   return text;
 }
 
-// Returns the file, or the part of an archive that stands for it.
-std::span<const std::byte> own_part(std::span<const std::byte> file, const std::string& name) {
-  if (!is_zip(file)) return file;
-  if (const auto found = find_in_zip(file, kArchiveMember, name)) return *found;
-  fail("{}: an archive without {}", name, kArchiveMember);
-}
-
 }  // namespace
 
 File::File(const fs::path& path) : file_(path) {
   const std::string name = path.string();
-  const std::span<const std::byte> bytes = own_part(file_.bytes(), name);
+  std::span<const std::byte> bytes = file_.bytes();
+  if (is_zip(bytes)) {
+    const auto own_part = find_in_zip(bytes, kArchiveMember, name);
+    if (!own_part) fail("{}: an archive without {}", name, kArchiveMember);
+    bytes = *own_part;
+  }
   const std::string_view text = header_text(bytes, name);
   parse_header(text, name, entries_, metadata_);
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {

@@ -152,17 +152,14 @@ void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
          info.name);
   }
   if (inputs.labels_N.defined()) {
-    inputs.labels_N = inputs.labels_N.contiguous();
     check_numbers(info.name, "labels", inputs.labels_N, count, info.classes.size());
   } else {
-    inputs.targets_NK = inputs.targets_NK.contiguous();
     check_targets(info, inputs.targets_NK, count);
   }
   if (inputs.groups_N.defined()) {
-    inputs.groups_N = inputs.groups_N.contiguous();
     check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
   }
-  inputs.values_NCHW = values.contiguous();
+  for_each_tensor(inputs, [](at::Tensor& tensor) { tensor = tensor.contiguous(); });
   info.has_images = false;
   info.channels = values.size(1);
   info.height = values.size(2);

@@ -9,10 +9,8 @@
 #include "formats/checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/format.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
@@ -92,70 +90,6 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
   return {};
 }
 
-}  // namespace
-
-bool DatasetSpec::is_generated() const {
-  return base.empty() && format_of(*this).is_generated;
-}
-
-std::vector<std::string> on_disk_splits(const DatasetSpec& spec) {
-  return format_of(spec).splits(spec);
-}
-
-std::string config_problem(const DatasetFile& file) {
-  if (!is_file_name(file.name)) return file_name_problem("name", file.name);
-  return hash_problem("sha256", file.sha256, 64);
-}
-
-std::string config_problem(const DatasetArchive& archive) {
-  if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
-  if (!is_portable_name(archive.folder)) return file_name_problem("folder", archive.folder);
-  if (archive.md5.empty() && archive.sha256.empty()) return "md5 or sha256 is missing";
-  const std::string problem = hash_problem("md5", archive.md5, 32);
-  return problem.empty() ? hash_problem("sha256", archive.sha256, 64) : problem;
-}
-
-ConfigProblem config_problem(const DatasetSpec& spec) {
-  const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
-  const ConfigProblem named = first_problem(
-      {name_problem("name", spec.name), name_problem("folder", folder), web_problem(spec)});
-  if (!named.empty()) return named;
-  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
-  return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
-}
-
-bool has_spec(const std::string& name) {
-  if (is_path(name)) return path_exists(name);
-  return std::ranges::count(dataset_names(), name) > 0;
-}
-
-std::string absolute_name(const std::string& name) {
-  return is_path(name) ? absolute_path(name) : name;
-}
-
-std::string name_without_folders(const std::string& name) {
-  // The name of "./" is that of the folder where it is.
-  const fs::path path = (is_path(name) ? fs::absolute(name) : fs::path(name)).lexically_normal();
-  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
-}
-
-std::vector<std::string> dataset_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(description_folder(), error), end; !error && it != end;
-       it.increment(error)) {
-    if (it->path().extension() == ".json") names.push_back(it->path().stem().string());
-  }
-  if (error) {
-    fail("{}: {} (MOESAIC_HOME must name the folder that holds datasets/)",
-         description_folder().string(), error.message());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-namespace {
-
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source, kMaxListBytes).root());
   if (spec.name != name) {
@@ -234,6 +168,66 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
 }
 
 }  // namespace
+
+bool DatasetSpec::is_generated() const {
+  return base.empty() && format_of(*this).is_generated;
+}
+
+std::vector<std::string> on_disk_splits(const DatasetSpec& spec) {
+  return format_of(spec).splits(spec);
+}
+
+std::string config_problem(const DatasetFile& file) {
+  if (!is_file_name(file.name)) return file_name_problem("name", file.name);
+  return hash_problem("sha256", file.sha256, 64);
+}
+
+std::string config_problem(const DatasetArchive& archive) {
+  if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
+  if (!is_portable_name(archive.folder)) return file_name_problem("folder", archive.folder);
+  if (archive.md5.empty() && archive.sha256.empty()) return "md5 or sha256 is missing";
+  const std::string problem = hash_problem("md5", archive.md5, 32);
+  return problem.empty() ? hash_problem("sha256", archive.sha256, 64) : problem;
+}
+
+ConfigProblem config_problem(const DatasetSpec& spec) {
+  const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
+  const ConfigProblem named = first_problem(
+      {name_problem("name", spec.name), name_problem("folder", folder), web_problem(spec)});
+  if (!named.empty()) return named;
+  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
+  return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
+}
+
+bool has_spec(const std::string& name) {
+  if (is_path(name)) return path_exists(name);
+  return std::ranges::count(dataset_names(), name) > 0;
+}
+
+std::string absolute_name(const std::string& name) {
+  return is_path(name) ? absolute_path(name) : name;
+}
+
+std::string name_without_folders(const std::string& name) {
+  // The name of "./" is that of the folder where it is.
+  const fs::path path = (is_path(name) ? fs::absolute(name) : fs::path(name)).lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+std::vector<std::string> dataset_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(description_folder(), error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().extension() == ".json") names.push_back(it->path().stem().string());
+  }
+  if (error) {
+    fail("{}: {} (MOESAIC_HOME must name the folder that holds datasets/)",
+         description_folder().string(), error.message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 DatasetSpec load_dataset_spec(std::string_view name) {
   const fs::path path(name);

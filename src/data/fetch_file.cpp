@@ -4,7 +4,6 @@
 
 #include <curl/curl.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
 #include <sys/file.h>

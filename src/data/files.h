@@ -7,7 +7,6 @@
 
 #include "moesaic/data/fetch_file.h"
 #include "moesaic/data/format.h"
-#include "moesaic/data/source.h"
 
 namespace moesaic {
 
@@ -17,12 +16,9 @@ std::string hash_problem(const char* name, const std::string& hash, size_t digit
 /// Returns the path of `file` in `folder`, compressed (<name>.gz) or not; empty without either.
 fs::path find_in(const fs::path& folder, const DatasetFile& file);
 
-/// Name of the list that a fetch writes beside the files of a verified archive: their SHA-256, in
-/// the format of sha256sum.
-inline constexpr std::string_view kHashList = "SHA256SUMS";
-
-/// Returns the description with the hashes of such a list in `folder` added to files without one.
-/// Throws Error (failure) if the list is corrupt.
+/// Returns the description with the hashes of the list in `folder`, which a fetch writes beside the
+/// files of a verified archive, added to files without one. Throws Error (failure) if the list is
+/// corrupt.
 DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder);
 
 /// Compares size and, where there is one, hash of the file's uncompressed bytes with the

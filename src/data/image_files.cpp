@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "image_files.h"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -26,22 +25,6 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 
 using Problems = std::map<int64_t, StoredImages::Problem>;
 
-Problems find_problems(const StoredImages& images) {
-  Problems problems;
-  std::mutex mutex;
-  Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
-  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
-  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
-    const auto index = static_cast<int64_t>(i);
-    StoredImages::Problem problem = images.problem(index);
-    const std::lock_guard lock(mutex);
-    if (!problem.text.empty() || !problem.is_readable) problems[index] = std::move(problem);
-    progress.advance(1);
-  });
-  progress.finish();
-  return problems;
-}
-
 /// Returns the classes whose images all cannot be read. Those lost with their labels do not count.
 std::vector<FileVerification> lost_classes(const StoredImages& images, const Problems& problems) {
   std::map<int64_t, int64_t> unreadable, all;
@@ -65,22 +48,6 @@ std::vector<FileVerification> lost_classes(const StoredImages& images, const Pro
 }
 
 }  // namespace
-
-int32_t FileList::add_folder(const std::string& name) {
-  folders_.push_back(name);
-  return static_cast<int32_t>(folders_.size() - 1);
-}
-
-void FileList::add(int32_t folder, const std::string& name, int32_t label) {
-  entries_.push_back({names_.size(), folder, label});
-  names_ += name;
-  names_ += '\0';
-}
-
-fs::path FileList::name(int64_t index) const {
-  const Entry& entry = entries_[static_cast<size_t>(index)];
-  return fs::path(folders_[static_cast<size_t>(entry.folder)]) / (names_.c_str() + entry.name);
-}
 
 int64_t ImageFiles::label(int64_t index) const {
   check_index(index);
@@ -158,17 +125,14 @@ Rectangle StoredImages::decode(int64_t index, const ChooseCrop& choose, const Re
     bitmap.height = held.height;
     bitmap.width = held.width;
     convert_channels(bitmap, info().channels);
-    if (!decoder.warning().empty()) warn_once(index, decoder.warning());
+    if (!decoder.warning().empty() && !warned_.exchange(true)) {
+      log_warning("{}: readable, with a defect: {}; further such files are not reported",
+                  path(index).string(), decoder.warning());
+    }
     return found;
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", path(index).string(), error.what()));
   }
-}
-
-void StoredImages::warn_once(int64_t index, const std::string& oddity) const {
-  if (warned_.exchange(true)) return;
-  log_warning("{}: readable, with a defect: {}; further such files are not reported",
-              path(index).string(), oddity);
 }
 
 StoredImages::Problem StoredImages::problem(int64_t index) const {
@@ -203,7 +167,18 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
 }
 
 std::vector<FileVerification> verify_images(const StoredImages& images) {
-  const Problems problems = find_problems(images);
+  Problems problems;
+  std::mutex mutex;
+  Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
+  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
+    const auto index = static_cast<int64_t>(i);
+    StoredImages::Problem problem = images.problem(index);
+    const std::lock_guard lock(mutex);
+    if (!problem.text.empty() || !problem.is_readable) problems[index] = std::move(problem);
+    progress.advance(1);
+  });
+  progress.finish();
   std::vector<FileVerification> results;
   for (const auto& [index, problem] : problems) {
     if (problem.text.empty()) continue;

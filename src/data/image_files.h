@@ -4,8 +4,6 @@
 #include <atomic>
 #include <utility>
 
-#include "moesaic/base/retry.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 
 namespace moesaic {
@@ -16,13 +14,23 @@ class FileList {
   explicit FileList(fs::path root) : root_(std::move(root)) {}
 
   /// Returns the number of the folder for add().
-  int32_t add_folder(const std::string& name);
-  void add(int32_t folder, const std::string& name, int32_t label);
+  int32_t add_folder(const std::string& name) {
+    folders_.push_back(name);
+    return static_cast<int32_t>(folders_.size() - 1);
+  }
+  void add(int32_t folder, const std::string& name, int32_t label) {
+    entries_.push_back({names_.size(), folder, label});
+    names_ += name;
+    names_ += '\0';
+  }
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
   fs::path path(int64_t index) const { return root_ / name(index); }
   /// Returns the path below the root.
-  fs::path name(int64_t index) const;
+  fs::path name(int64_t index) const {
+    const Entry& entry = entries_[static_cast<size_t>(index)];
+    return fs::path(folders_[static_cast<size_t>(entry.folder)]) / (names_.c_str() + entry.name);
+  }
   int64_t label(int64_t index) const { return entries_[static_cast<size_t>(index)].label; }
 
  private:
@@ -68,11 +76,8 @@ class StoredImages : public Dataset {
   const SleepFunction& pause() const { return pause_; }
 
  private:
-  /// Says once what is odd about an image that can be used.
-  void warn_once(int64_t index, const std::string& oddity) const;
-
   SleepFunction pause_;
-  mutable std::atomic<bool> warned_ = false;
+  mutable std::atomic<bool> warned_ = false;  ///< Of an odd image that can be used.
 };
 
 /// Max number of bytes of an image's file.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/image_walk.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <strings.h>
 
@@ -57,13 +56,6 @@ fs::file_type type_of(const fs::directory_entry& entry) {
   fail_errno(entry.path(), "cannot be examined", error.value());
 }
 
-void take_hidden(const fs::directory_entry& entry, std::string name, ImageListing& listing) {
-  std::error_code unknown;
-  if (has_image_name(name) || entry.is_directory(unknown)) {
-    listing.skipped.add(SkipReason::hidden, std::move(name));
-  }
-}
-
 /// Returns whether a folder is a link to the one that it lies in, or to one around that.
 bool is_circle(const fs::directory_entry& entry) {
   std::error_code unknown;
@@ -75,8 +67,13 @@ bool is_circle(const fs::directory_entry& entry) {
 
 void take(const fs::directory_entry& entry, ImageListing& listing) {
   std::string name = entry.path().filename().string();
-  if (name.starts_with('.')) return take_hidden(entry, std::move(name), listing);
   std::error_code unknown;
+  if (name.starts_with('.')) {
+    if (has_image_name(name) || entry.is_directory(unknown)) {
+      listing.skipped.add(SkipReason::hidden, std::move(name));
+    }
+    return;
+  }
   const bool is_link = entry.is_symlink(unknown);
   switch (type_of(entry)) {
     case fs::file_type::regular:

@@ -118,9 +118,6 @@ class Loader::State {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
   void seek(int64_t epoch, int64_t batch) {
     if (epoch < 0 || epoch >= std::numeric_limits<int64_t>::max() / dataset->size() - 1) {
       fail_usage("loader: epoch {} does not exist", epoch);

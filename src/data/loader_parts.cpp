@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader_parts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 

@@ -2,7 +2,6 @@
 #include "moesaic/data/pack.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <climits>
@@ -21,7 +20,6 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/formats/archive.h"
@@ -46,13 +44,6 @@ int64_t shorter_side(const EncodedImage& file) {
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", file.name, error.what()));
   }
-}
-
-PackedImage as_it_is(EncodedImage file) {
-  const char* const extension = file.bytes.starts_with("\x89PNG") ? "png"
-                                : file.bytes.starts_with("RIFF")  ? "webp"
-                                                                  : "jpg";
-  return {std::move(file.bytes), extension};
 }
 
 /// Returns an image's pixels, its shorter side `size` or as large as it is.
@@ -84,10 +75,12 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
 /// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws
 /// ImageError if it cannot be read.
 PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
-  std::optional<EncodedImage> file = dataset.encoded(index);
-  if (file) {
+  if (std::optional<EncodedImage> file = dataset.encoded(index)) {
     const int64_t stored = shorter_side(*file);  // Shows whether it is one at all.
-    if (size == 0 || stored <= size) return as_it_is(std::move(*file));
+    const char* const extension = file->bytes.starts_with("\x89PNG") ? "png"
+                                  : file->bytes.starts_with("RIFF")  ? "webp"
+                                                                     : "jpg";
+    if (size == 0 || stored <= size) return {std::move(file->bytes), extension};
   }
   return encoded_pixels(dataset, index, size, quality);
 }
@@ -224,21 +217,16 @@ class SplitPacking {
       image = packed_image(data_, index, options_.size, options_.quality);
       label = std::to_string(data_.label(index));
     } catch (const ImageError& error) {
-      leave_out(error);
-      return false;
+      const std::lock_guard lock(mutex_);
+      if (!error.is_logged()) log_warning("{}; left out", error.what());
+      if (++skipped_ <= max_damaged(data_.size()) && skipped_ < data_.size()) return false;
+      fail("dataset '{}': {} of {} images cannot be read, the last one being {}", data_.info().name,
+           skipped_, data_.size(), error.what());
     }
     const std::string sample = fmt::format("{:08}", place);
     tar.add(fmt::format("{}.{}", sample, image.extension), std::as_bytes(std::span(image.bytes)));
     tar.add(sample + ".cls", std::as_bytes(std::span(label)));
     return true;
-  }
-
-  void leave_out(const ImageError& error) {
-    const std::lock_guard lock(mutex_);
-    if (!error.is_logged()) log_warning("{}; left out", error.what());
-    if (++skipped_ <= max_damaged(data_.size()) && skipped_ < data_.size()) return;
-    fail("dataset '{}': {} of {} images cannot be read, the last one being {}", data_.info().name,
-         skipped_, data_.size(), error.what());
   }
 
   const Dataset& data_;
@@ -282,16 +270,6 @@ Json description_of(const std::string& name, std::string_view source, const Data
   return json;
 }
 
-PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shards,
-                    int64_t skipped) {
-  PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, skipped};
-  for (const ShardFile& shard : shards) {
-    packed.num_images += shard.num_images;
-    packed.bytes += shard.size;
-  }
-  return packed;
-}
-
 }  // namespace
 
 PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOptions& options) {
@@ -320,8 +298,13 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
       result.signal = stop.number();
       return result;
     }
-    result.splits.push_back(summary(split, written, packing.skipped()));
-    json["num_images"][split] = result.splits.back().num_images;
+    PackedSplit packed{split, std::ssize(written), 0, 0, packing.skipped()};
+    for (const ShardFile& shard : written) {
+      packed.num_images += shard.num_images;
+      packed.bytes += shard.size;
+    }
+    result.splits.push_back(packed);
+    json["num_images"][split] = packed.num_images;
     json["shards"][split] = to_json(written);
   }
   write_atomic(staged.path() / (packed_name + ".json"), json.dump(1) + "\n");

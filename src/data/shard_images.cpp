@@ -124,10 +124,6 @@ const ShardIndex::Image& ShardImages::image_at(const Place& place) const {
   return index.images[static_cast<size_t>(place.image)];
 }
 
-int64_t ShardImages::label(int64_t index) const {
-  return image_at(locate(index)).label;
-}
-
 fs::path ShardImages::path(int64_t index) const {
   const Place place = locate(index);
   return fs::path(shards_[place.shard]->placed.path) /
@@ -150,17 +146,13 @@ std::string ShardImages::read(int64_t index) const {
       return read_at(open(place.shard)->get(), image.offset, image.size,
                      shards_[place.shard]->placed.path);
     } catch (const IoError&) {
-      forget(place.shard);  // Its descriptor may be stale.
+      const std::lock_guard lock(open_mutex_);  // Its descriptor may be stale: it is opened again.
+      open_[place.shard].reset();
+      std::erase(opened_, place.shard);
       throw;
     }
   };
   return retry_io(try_once, pause());
-}
-
-void ShardImages::forget(size_t shard) const {
-  const std::lock_guard lock(open_mutex_);
-  open_[shard].reset();
-  std::erase(opened_, shard);
 }
 
 UniqueFd ShardImages::hold(size_t shard) const {

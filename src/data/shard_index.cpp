@@ -2,7 +2,6 @@
 #include "shards.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,12 +9,9 @@
 #include <system_error>
 
 #include "files.h"
-#include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/posix.h"
-#include "moesaic/base/retry.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
@@ -48,10 +44,6 @@ std::optional<NameRange> range_in(const std::string& name) {
   const auto last = number_in(name.substr(dots + 2, close - dots - 2));
   if (!first || !last || *first > *last) return std::nullopt;
   return NameRange{name.substr(0, open), name.substr(close + 1), *first, *last, dots - open - 1};
-}
-
-bool has_braces(const std::string& name) {
-  return name.find_first_of("{}") != std::string::npos;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -96,8 +88,15 @@ class ShardListing {
       note(problem.text);
       if (is_image(split_name(problem.member).extension)) ++index_.skipped;
     }
-    compare_size();
-    find_labels();
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path_, error));
+    if (!error && described_.size > 0 && bytes != described_.size) {
+      note(fmt::format("{} bytes, expected {}", bytes, described_.size));
+    }
+    for (const TarMember& member : tar_.members) {
+      const MemberName name = split_name(member.name);
+      if (name.extension == "cls") labels_.emplace(name.sample, &member);
+    }
     for (const TarMember& member : tar_.members) take(member);
     compare_count();
     if (problems_ > 0) {
@@ -110,14 +109,6 @@ class ShardListing {
  private:
   void note(const std::string& problem) {
     if (problems_++ == 0) first_problem_ = problem;
-  }
-
-  void compare_size() {
-    std::error_code error;
-    const auto bytes = static_cast<int64_t>(fs::file_size(path_, error));
-    if (!error && described_.size > 0 && bytes != described_.size) {
-      note(fmt::format("{} bytes, expected {}", bytes, described_.size));
-    }
   }
 
   void compare_count() {
@@ -133,13 +124,6 @@ class ShardListing {
     note(fmt::format("{}, expected {}", count_text(found, "image"), described_.num_images));
     if (found > described_.num_images)
       index_.images.resize(static_cast<size_t>(described_.num_images));
-  }
-
-  void find_labels() {
-    for (const TarMember& member : tar_.members) {
-      const MemberName name = split_name(member.name);
-      if (name.extension == "cls") labels_.emplace(name.sample, &member);
-    }
   }
 
   void take(const TarMember& member) {
@@ -195,10 +179,11 @@ std::string config_problem(const ShardFile& file) {
   if (!file.name.ends_with(".tar")) {
     return fmt::format("'{}': a shard is an uncompressed tar archive, NAME.tar", file.name);
   }
-  if (has_braces(file.name) && !range_in(file.name)) {
+  const bool has_braces = file.name.find_first_of("{}") != std::string::npos;
+  if (has_braces && !range_in(file.name)) {
     return fmt::format("'{}': a range is written {{0000..0127}}, once in a name", file.name);
   }
-  if (has_braces(file.name) && (file.size > 0 || !file.sha256.empty())) {
+  if (has_braces && (file.size > 0 || !file.sha256.empty())) {
     return "size and sha256 belong to one file, not to a range";
   }
   return hash_problem("sha256", file.sha256, 64);

@@ -118,7 +118,7 @@ class ShardImages final : public StoredImages {
               SleepFunction pause = sleep_for, const std::string& labels = "either");
 
   int64_t size() const override { return begins_.back(); }
-  int64_t label(int64_t index) const override;
+  int64_t label(int64_t index) const override { return image_at(locate(index)).label; }
   std::vector<int64_t> blocks() const override;
   fs::path path(int64_t index) const override;
   std::optional<ImageFile> file(int64_t index) const override;
@@ -145,8 +145,6 @@ class ShardImages final : public StoredImages {
   std::shared_ptr<const UniqueFd> open(size_t shard) const;
   /// Opens a removable shard with a lock that keeps it where it is.
   UniqueFd hold(size_t shard) const;
-  /// Lets the next open() open the file again.
-  void forget(size_t shard) const;
 
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<int64_t> begins_;  ///< First index of each shard, and the end.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/source.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/suggestions.h"
-#include "moesaic/data/format.h"
 #include "moesaic/data/views.h"
 
 namespace moesaic {
@@ -55,11 +53,6 @@ class MetadataDataset final : public Dataset {
   int64_t size_;
 };
 
-[[noreturn]] void fail_without_numbers(const DatasetSpec& spec) {
-  fail_usage("dataset '{}': its description does not state the numbers of images and classes",
-             spec.name);
-}
-
 /// Verifies what the format finds in the folders of the splits; a missing split does not fail the
 /// others.
 std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
@@ -88,14 +81,6 @@ std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
   return results;
 }
 
-/// Returns what is to be said of a file of an archive that was put there by hand.
-std::string unproven(const DatasetSpec& spec) {
-  return fmt::format(
-      "size and labels are right, but '{}' did not unpack the file, so the pixels may differ from "
-      "the official ones",
-      fetch_command(spec.name));
-}
-
 /// Verifies the files of a description that names them.
 std::vector<FileVerification> verify_described(const DatasetSpec& described) {
   const fs::path folder = find_any_folder(described);
@@ -114,8 +99,13 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
       }
       if (result.ok() && file.sha256.empty()) {
         result.problem = format_of(spec).verify_file(spec, result.path, file);
-        result.unverified =
-            spec.archive ? unproven(spec) : "no SHA-256 is described; size and labels are right";
+        result.unverified = "no SHA-256 is described; size and labels are right";
+        if (spec.archive) {  // It was put there by hand.
+          result.unverified = fmt::format(
+              "size and labels are right, but '{}' did not unpack the file, so the pixels may "
+              "differ from the official ones",
+              fetch_command(spec.name));
+        }
       }
     }
     results.push_back(std::move(result));
@@ -284,9 +274,11 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
     return hold_out(std::move(data), request.validation, request.split, is_sorted_by_class);
   }
   const auto images = spec.num_images.find(stored);
-  if (images == spec.num_images.end()) fail_without_numbers(spec);
   DatasetInfo info = described_info(spec, request.split);
-  if (info.classes.empty() && info.targets.empty()) fail_without_numbers(spec);
+  if (images == spec.num_images.end() || (info.classes.empty() && info.targets.empty())) {
+    fail_usage("dataset '{}': its description does not state the numbers of images and classes",
+               spec.name);
+  }
   int64_t size = images->second;
   if (request.cuts()) {
     const int64_t train = num_training_examples(size, request.validation);

@@ -206,7 +206,11 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
                                Value* out) const {
   bool mirrored = augment_.flip && rng.randint(2) == 1;
   if (augment_.rand_augment) {
-    if (std::exchange(mirrored, false)) flip(in);
+    if (std::exchange(mirrored, false)) {
+      for (uint8_t* row = in; row < in + channels_ * height_ * width_; row += width_) {
+        std::reverse(row, row + width_);
+      }
+    }
     rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
   }
   if (augment_.blur) {
@@ -237,12 +241,6 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
       std::fill(out + last, out + width_, value[0]);
     }
     in += height_ * width_;
-  }
-}
-
-void ImageTransform::flip(uint8_t* in) const {
-  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
-    std::reverse(in, in + width_);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -108,15 +107,6 @@ std::string first_names(const std::vector<std::string>& names) {
   return fmt::format("{}{}", fmt::join(shown, ", "), shown.size() < names.size() ? ", ..." : "");
 }
 
-[[noreturn]] void fail_unknown(const std::string& data, const std::string& name,
-                               const std::vector<std::string>& outputs,
-                               std::string_view suggestion) {
-  const std::string meant = nearest(name, outputs) ? as_statement(did_you_mean(name, outputs))
-                                                   : "the network has " + first_names(outputs);
-  fail_usage("'{}': the class {} is not a class of the network; {}{}{}", one_line(data),
-             printable(name), meant, suggestion.empty() ? "" : "; ", suggestion);
-}
-
 /// Returns the held-out examples, the last ones of every class, or the others. Up to the end of
 /// each class their number is its fraction of `held_out`, rounded, so that the rounding errors of
 /// classes do not add up; but each split has at least one of a class that has two.
@@ -209,12 +199,19 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
     if (!fresh) found->second = kTwice;
   }
   std::vector<int64_t> labels;
+  const char* const stop = suggestion.empty() ? "" : "; ";
   for (const std::string& name : own.classes) {
     const auto found = indices.find(name);
-    if (found == indices.end()) fail_unknown(own.name, name, outputs, suggestion);
+    if (found == indices.end()) {
+      fail_usage("'{}': the class {} is not a class of the network; {}{}{}", one_line(own.name),
+                 printable(name),
+                 nearest(name, outputs) ? as_statement(did_you_mean(name, outputs))
+                                        : "the network has " + first_names(outputs),
+                 stop, suggestion);
+    }
     if (found->second == kTwice) {
       fail_usage("'{}': two outputs of the network have the name of the class {}{}{}",
-                 one_line(own.name), printable(name), suggestion.empty() ? "" : "; ", suggestion);
+                 one_line(own.name), printable(name), stop, suggestion);
     }
     labels.push_back(found->second);
   }

@@ -4,7 +4,6 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,79 +73,11 @@ ArchiveReader open_archive(const fs::path& path) {
   return open;
 }
 
-/// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
-fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
-  const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
-  if (!refusal.empty()) {
-    fail("{}: entry {} {}: refused", archive_path.string(), printable(name), refusal);
-  }
-  return fs::path(name).lexically_normal();
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail("{}: cannot be made: {}", without_staging(folder).string(), error.message());
 }
-
-/// State of unpacking one archive into one directory.
-class Unpacking {
- public:
-  Unpacking(const fs::path& archive_path, const fs::path& folder, const UnpackLimits& limits)
-      : path_(archive_path), folder_(folder), limits_(limits), open_(open_archive(archive_path)) {}
-
-  std::vector<std::string> run() {
-    archive_entry* entry = nullptr;
-    for (int64_t count = 0; next(&entry); ++count) {
-      if (count == limits_.max_entries) fail("{}: more than {} entries", path_.string(), count);
-      const fs::path place = safe_place(path_, entry);
-      if (archive_entry_filetype(entry) == AE_IFDIR) {
-        make_folders(folder_ / place);
-      } else {
-        make_folders((folder_ / place).parent_path());
-        write_file(place);
-        names_.push_back(place.string());
-      }
-    }
-    std::sort(names_.begin(), names_.end());
-    return names_;
-  }
-
- private:
-  bool next(archive_entry** entry) {
-    const int result = archive_read_next_header(open_.get(), entry);
-    if (result == ARCHIVE_EOF) return false;
-    if (result != ARCHIVE_OK)
-      fail("{}: cannot be unpacked: {}", path_.string(), last_reason(open_.get()));
-    return true;
-  }
-
-  void make_folders(const fs::path& folder) const {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) fail("{}: cannot be made: {}", without_staging(folder).string(), error.message());
-  }
-
-  void write_file(const fs::path& place) {
-    const fs::path target = folder_ / place;
-    // O_EXCL prevents writing through a duplicate entry or an existing link.
-    const UniqueFd fd = open_file(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-    std::vector<std::byte> block(kBlockBytes);
-    while (true) {
-      const la_ssize_t count = archive_read_data(open_.get(), block.data(), block.size());
-      if (count == 0) return;
-      if (count < 0) {
-        fail("{}: entry {} cannot be unpacked: {}", path_.string(), printable(place.string()),
-             last_reason(open_.get()));
-      }
-      written_ += count;
-      if (written_ > limits_.max_bytes) {
-        fail("{}: more than {} bytes unpacked", path_.string(), limits_.max_bytes);
-      }
-      write_all(fd.get(), std::span(block).first(static_cast<size_t>(count)), target);
-    }
-  }
-
-  const fs::path path_, folder_;
-  const UnpackLimits limits_;
-  ArchiveReader open_;
-  int64_t written_ = 0;
-  std::vector<std::string> names_;
-};
 
 /// Few bytes around each header: contents are skipped.
 constexpr size_t kHeaderBlockBytes = 10240;
@@ -159,115 +90,108 @@ void check_was_read(archive* open, const fs::path& path) {
   if (error > 0 && error != EILSEQ && error != EINVAL) fail_errno(path, "cannot be read", error);
 }
 
-/// Returns the program that compressed a file that begins with these bytes, or "".
-std::string compressor_of(std::string_view head) {
-  constexpr std::array<std::pair<std::string_view, const char*>, 4> kHeads = {{
+void refuse_compressed(const fs::path& path) {
+  constexpr std::pair<std::string_view, const char*> kHeads[] = {
       {"\x1f\x8b", "gzip"},
       {"BZh", "bzip2"},
       {"\xfd\x37zXZ", "xz"},
       {"\x28\xb5\x2f\xfd", "zstd"},
-  }};
-  for (const auto& [begin, name] : kHeads) {
-    if (head.starts_with(begin)) return name;
-  }
-  return "";
-}
-
-void refuse_compressed(const fs::path& path) {
+  };
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::array<char, 8> head{};
   const ssize_t count = ::pread(fd.get(), head.data(), head.size(), 0);
   if (count < 0) fail_errno(path, "cannot be read");
-  const std::string by = compressor_of({head.data(), static_cast<size_t>(count)});
-  if (!by.empty()) {
+  for (const auto& [begin, by] : kHeads) {
+    if (!std::string_view(head.data(), static_cast<size_t>(count)).starts_with(begin)) continue;
     fail("{}: compressed by {}; unpack it to a plain .tar, whose members are read in place",
          path.string(), by);
   }
 }
 
-/// Lists the members of one archive.
-class TarIndexing {
- public:
-  explicit TarIndexing(const fs::path& path) : path_(path), open_(new_reader()) {
-    if (open_ == nullptr) fail("{}: cannot be read: out of memory", path.string());
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(path, error);
-    if (error) fail_errno(path, "cannot be read", error.value());
-    bytes_ = static_cast<int64_t>(bytes);
-    archive_read_support_format_tar(open_.get());
-    if (archive_read_open_filename(open_.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
-      check_was_read(open_.get(), path);
-      cut(fmt::format("not a tar archive: {}", last_reason(open_.get())));
-      bytes_ = 0;
+}  // namespace
+
+void unpack_archive(const fs::path& archive, const fs::path& folder, const UnpackLimits& limits) {
+  const std::string path = archive.string();
+  const ArchiveReader open = open_archive(archive);
+  std::vector<std::byte> block(kBlockBytes);
+  archive_entry* entry = nullptr;
+  int64_t written = 0;
+  for (int64_t count = 0;; ++count) {
+    const int result = archive_read_next_header(open.get(), &entry);
+    if (result == ARCHIVE_EOF) break;
+    if (result != ARCHIVE_OK) fail("{}: cannot be unpacked: {}", path, last_reason(open.get()));
+    if (count == limits.max_entries) fail("{}: more than {} entries", path, count);
+    const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
+    if (!refusal.empty()) fail("{}: entry {} {}: refused", path, printable(name), refusal);
+    const fs::path place = fs::path(name).lexically_normal(), target = folder / place;
+    if (archive_entry_filetype(entry) == AE_IFDIR) {
+      make_folders(target);
+      continue;
+    }
+    make_folders(target.parent_path());
+    // O_EXCL prevents writing through a duplicate entry or an existing link.
+    const UniqueFd fd = open_file(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    while (const la_ssize_t got = archive_read_data(open.get(), block.data(), block.size())) {
+      if (got < 0) {
+        fail("{}: entry {} cannot be unpacked: {}", path, printable(place.string()),
+             last_reason(open.get()));
+      }
+      written += got;
+      if (written > limits.max_bytes) {
+        fail("{}: more than {} bytes unpacked", path, limits.max_bytes);
+      }
+      write_all(fd.get(), std::span(block).first(static_cast<size_t>(got)), target);
     }
   }
+}
 
-  TarIndex run() && {
-    archive_entry* entry = nullptr;
-    while (bytes_ > 0 && next(&entry) && take(entry)) {
+TarIndex index_tar(const fs::path& path) {
+  refuse_compressed(path);
+  const ArchiveReader open = new_reader();
+  if (open == nullptr) fail("{}: cannot be read: out of memory", path.string());
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) fail_errno(path, "cannot be read", error.value());
+  TarIndex index;
+  const auto cut = [&](std::string text, std::string member = "") {
+    index.problems.push_back({std::move(member), std::move(text)});
+    index.is_truncated = true;
+    return index;
+  };
+  archive_read_support_format_tar(open.get());
+  if (archive_read_open_filename(open.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
+    check_was_read(open.get(), path);
+    return cut(fmt::format("not a tar archive: {}", last_reason(open.get())));
+  }
+  std::unordered_set<std::string> names;
+  archive_entry* entry = nullptr;
+  while (bytes > 0) {
+    const int result = archive_read_next_header(open.get(), &entry);
+    if (result == ARCHIVE_EOF) break;
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      check_was_read(open.get(), path);
+      return cut(fmt::format("corrupt after {}: {}", count_text(std::ssize(index.members), "file"),
+                             last_reason(open.get())));
     }
-    return std::move(index_);
-  }
-
- private:
-  bool next(archive_entry** entry) {
-    const int result = archive_read_next_header(open_.get(), entry);
-    if (result == ARCHIVE_EOF) return false;
-    if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
-    check_was_read(open_.get(), path_);
-    cut(fmt::format("corrupt after {}: {}", count_text(std::ssize(index_.members), "file"),
-                    last_reason(open_.get())));
-    return false;
-  }
-
-  /// Takes or leaves out an entry; returns whether there may be another one.
-  bool take(archive_entry* entry) {
     const std::string name = entry_name(entry);
-    const int64_t offset = archive_filter_bytes(open_.get(), 0);
+    const int64_t offset = archive_filter_bytes(open.get(), 0);
     const bool file = archive_entry_filetype(entry) == AE_IFREG;
     const int64_t size = file && archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
-    if (size < 0 || offset < 0 || offset > bytes_ || size > bytes_ - offset) {
-      cut(fmt::format("ends within entry {}, of {} bytes", printable(name), size), name);
-      return false;
+    if (size < 0 || offset < 0 || offset > bytes || size > bytes - offset) {
+      return cut(fmt::format("ends within entry {}, of {} bytes", printable(name), size), name);
     }
     std::string why = entry_refusal(entry, name);
     if (why.empty() && name.size() > kMaxEntryNameBytes) why = "has too long a name";
     if (why.empty() && archive_entry_sparse_count(entry) > 0) why = "is sparse";
     const std::string normal = fs::path(name).lexically_normal().string();
-    if (why.empty() && file && !names_.insert(normal).second) why = "is there twice";
+    if (why.empty() && file && !names.insert(normal).second) why = "is there twice";
     if (!why.empty()) {
-      note(name, fmt::format("entry {} {}", printable(name), why));
+      index.problems.push_back({name, fmt::format("entry {} {}", printable(name), why)});
     } else if (file) {
-      index_.members.push_back({normal, offset, size});
+      index.members.push_back({normal, offset, size});
     }
-    return true;
   }
-
-  void note(std::string member, std::string text) {
-    index_.problems.push_back({std::move(member), std::move(text)});
-  }
-  void cut(std::string text, std::string member = "") {
-    note(std::move(member), std::move(text));
-    index_.is_truncated = true;
-  }
-
-  const fs::path& path_;
-  ArchiveReader open_;
-  int64_t bytes_ = 0;
-  TarIndex index_;
-  std::unordered_set<std::string> names_;
-};
-
-}  // namespace
-
-std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,
-                                        const UnpackLimits& limits) {
-  return Unpacking(archive, folder, limits).run();
-}
-
-TarIndex index_tar(const fs::path& path) {
-  refuse_compressed(path);
-  return TarIndexing(path).run();
+  return index;
 }
 
 TarWriter::TarWriter(const fs::path& path)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/csv.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -128,10 +126,6 @@ float Reader::number(std::size_t field) const {
          text.empty() ? "an empty field" : printable(text));
   }
   return static_cast<float>(*number);
-}
-
-std::string Reader::where(std::size_t field) const {
-  return at(fields_.at(field).begin);
 }
 
 std::string Reader::at(const Place& place) const {

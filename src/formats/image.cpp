@@ -5,10 +5,10 @@
 #include <turbojpeg.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "decoders.h"
@@ -24,12 +24,8 @@ std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> file) {
     return file.size() >= at + mark.size() &&
            std::memcmp(file.data() + at, mark.data(), mark.size()) == 0;
   };
-  struct Other {
-    std::string_view mark;
-    size_t at;
-    const char* name;
-  };
-  constexpr std::array<Other, 11> kOthers = {{
+  using Other = std::tuple<std::string_view, size_t, const char*>;  // A mark, its place, a name.
+  constexpr Other kOthers[] = {
       {"GIF8", 0, "a GIF"},
       {"BM", 0, "a BMP"},
       {std::string_view("II*\0", 4), 0, "a TIFF"},
@@ -41,13 +37,13 @@ std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> file) {
       {"jP  ", 4, "a JPEG 2000"},
       {"version https://git-lfs", 0, "a pointer to a file that 'git lfs pull' fetches"},
       {"<", 0, "a text"},
-  }};
+  };
   for (const auto& [mark, at, name] : kOthers) {
     if (has(mark, at)) fail("{}, only JPEG, PNG and WebP are read", name);
   }
-  if (has("\x89PNG")) return png::open(file);
-  if (has("\xff\xd8")) return jpeg::open(file);
-  if (has("RIFF") && has("WEBP", 8)) return webp::open(file);
+  if (has("\x89PNG")) return open_png(file);
+  if (has("\xff\xd8")) return open_jpeg(file);
+  if (has("RIFF") && has("WEBP", 8)) return open_webp(file);
   fail("neither a JPEG nor a PNG nor a WebP");
 }
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <csetjmp>
+#include <cstdio>
+// Needs what is above.
+#include <jpeglib.h>
 #include <turbojpeg.h>
 
 #include <algorithm>
@@ -9,15 +13,10 @@
 #include "decoders.h"
 #include "moesaic/base/error.h"
 
-namespace moesaic::jpeg {
+namespace moesaic {
 namespace {
 
 constexpr int kDecodeFlags = TJFLAG_LIMITSCANS;
-
-/// Returns the light that white paper reflects through two inks of transmittances `c` and `k`.
-uint8_t through(uint8_t c, uint8_t k) {
-  return static_cast<uint8_t>((static_cast<unsigned>(c) * k + 127) / 255);
-}
 
 /// Returns whether the library goes on after it, and the pixels are worth something: not where the
 /// file ends too early.
@@ -84,9 +83,74 @@ bool has_all_scans(Span file) {
                                           [](const auto& one) { return one.second == kAll; });
 }
 
-class Decoder final : public FormatDecoder {
+/// Columns beside a part: enough to interpolate the colours of its first and last one.
+constexpr int64_t kMargin = 8;
+
+/// libjpeg-turbo's own interface reads parts of files; TurboJPEG's has none before its version 3.
+struct CropReader {
+  CropReader() {
+    info.err = jpeg_std_error(&errors);
+    info.client_data = this;
+    errors.error_exit = refuse;
+    errors.emit_message = [](j_common_ptr common, int level) {
+      if (level < 0) refuse(common);  // A warning.
+    };
+  }
+  ~CropReader() { jpeg_destroy_decompress(&info); }
+  CropReader(const CropReader&) = delete;
+  CropReader& operator=(const CropReader&) = delete;
+
+  [[noreturn]] static void refuse(j_common_ptr common) {
+    std::longjmp(static_cast<CropReader*>(common->client_data)->refused, 1);
+  }
+
+  jpeg_decompress_struct info = {};
+  jpeg_error_mgr errors = {};
+  std::jmp_buf refused = {};
+};
+
+/// FormatDecoder::decode_crop() of a file of a single scan without inks. No object with a
+/// destructor may live here, since errors jump to the beginning.
+bool read_crop(CropReader& reader, Span file, int64_t denominator, Rectangle& part,
+               std::vector<uint8_t>& rgb) {
+  if (setjmp(reader.refused) != 0) return false;
+  jpeg_decompress_struct& info = reader.info;
+  jpeg_create_decompress(&info);
+  jpeg_mem_src(&info, file.data(), file.size());
+  jpeg_read_header(&info, TRUE);
+  if (jpeg_has_multiple_scans(&info) != FALSE) return false;  // All of it is held in memory anyway.
+  info.out_color_space = JCS_RGB;
+  info.scale_denom = static_cast<unsigned>(denominator);
+  jpeg_start_decompress(&info);
+  const int64_t begin = std::max<int64_t>(0, part.left - kMargin);
+  const int64_t end = std::min<int64_t>(info.output_width, part.left + part.width + kMargin);
+  auto left = static_cast<JDIMENSION>(begin), width = static_cast<JDIMENSION>(end - begin);
+  jpeg_crop_scanline(&info, &left, &width);
+  part.left = left;
+  part.width = width;
+  const size_t line = size_t{3} * width;
+  rgb.resize(line * static_cast<size_t>(part.height));
+  if (part.top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(part.top));
+  for (size_t y = 0; y < static_cast<size_t>(part.height); ++y) {
+    JSAMPROW row = rgb.data() + y * line;
+    jpeg_read_scanlines(&info, &row, 1);
+  }
+  // Rows below the part are read too, so that damage is found whatever the part; skipping the last
+  // one would skip what follows it in the file.
+  const JDIMENSION below = info.output_height - info.output_scanline;
+  if (below > 1) jpeg_skip_scanlines(&info, below - 1);
+  if (below > 0) {
+    JSAMPARRAY unused = info.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info), JPOOL_IMAGE,
+                                               static_cast<JDIMENSION>(line), 1);
+    jpeg_read_scanlines(&info, unused, 1);
+  }
+  jpeg_finish_decompress(&info);
+  return true;
+}
+
+class JpegDecoder final : public FormatDecoder {
  public:
-  explicit Decoder(std::span<const uint8_t> file)
+  explicit JpegDecoder(std::span<const uint8_t> file)
       : bytes_(file), handle_(tjInitDecompress(), &tjDestroy) {
     reduces = true;
     if (handle_ == nullptr) fail("out of memory");
@@ -94,9 +158,6 @@ class Decoder final : public FormatDecoder {
   }
 
   void decode(int64_t denominator, std::vector<uint8_t>& rgb) override {
-    if (denominator != 1 && denominator != 2 && denominator != 4 && denominator != 8) {
-      fail_usage("a JPEG is decoded at 1, 1/2, 1/4 or 1/8, not 1/{}", denominator);
-    }
     const tjscalingfactor scale = {1, static_cast<int>(denominator)};
     const int w = TJSCALED(static_cast<int>(width), scale),
               h = TJSCALED(static_cast<int>(height), scale);
@@ -110,7 +171,8 @@ class Decoder final : public FormatDecoder {
 
   bool decode_crop(int64_t denominator, Rectangle& part, std::vector<uint8_t>& rgb) override {
     warning.clear();
-    return jpeg::decode_crop(bytes_, denominator, part, rgb);
+    CropReader reader;
+    return read_crop(reader, bytes_, denominator, part, rgb);
   }
 
  private:
@@ -164,10 +226,13 @@ class Decoder final : public FormatDecoder {
     return decoded(ended, w, h, format, TJFLAG_STOPONWARNING, out);
   }
 
+  /// Inks on white paper, inverted as Adobe's programs write them, without a colour profile.
   void cmyk_to_rgb(std::vector<uint8_t>& rgb) const {
     rgb.resize(cmyk_.size() / 4 * 3);
     for (size_t i = 0, o = 0; i < cmyk_.size(); i += 4, o += 3) {
-      for (size_t c = 0; c < 3; ++c) rgb[o + c] = through(cmyk_[i + c], cmyk_[i + 3]);
+      for (size_t c = 0; c < 3; ++c) {  // The light that paper reflects through both inks.
+        rgb[o + c] = static_cast<uint8_t>((unsigned{cmyk_[i + c]} * cmyk_[i + 3] + 127) / 255);
+      }
     }
   }
 
@@ -179,8 +244,8 @@ class Decoder final : public FormatDecoder {
 
 }  // namespace
 
-std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
-  return std::make_unique<Decoder>(bytes);
+std::unique_ptr<FormatDecoder> open_jpeg(std::span<const uint8_t> bytes) {
+  return std::make_unique<JpegDecoder>(bytes);
 }
 
-}  // namespace moesaic::jpeg
+}  // namespace moesaic

@@ -7,14 +7,14 @@
 #include "decoders.h"
 #include "moesaic/base/error.h"
 
-namespace moesaic::png {
+namespace moesaic {
 namespace {
 
 /// Max number of bytes that deflate makes of one byte, and a little more.
 constexpr uint64_t kMaxExpansion = 1040;
 
-struct Decoder final : FormatDecoder {
-  explicit Decoder(std::span<const uint8_t> file) : bytes(file) {
+struct PngDecoder final : FormatDecoder {
+  explicit PngDecoder(std::span<const uint8_t> file) : bytes(file) {
     reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     if (reader != nullptr) info = png_create_info_struct(reader);
     if (info == nullptr) {
@@ -22,9 +22,9 @@ struct Decoder final : FormatDecoder {
       fail("out of memory");
     }
   }
-  ~Decoder() override { png_destroy_read_struct(&reader, &info, nullptr); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~PngDecoder() override { png_destroy_read_struct(&reader, &info, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
 
   void read_header() {
     guarded("not a PNG that can be read", [this] {
@@ -39,13 +39,37 @@ struct Decoder final : FormatDecoder {
   }
 
   void decode(int64_t, std::vector<uint8_t>& rgb) override {
-    check_length();
-    guarded("corrupt PNG", [this] { set_transforms(); });
-    read_rows(rgb);
+    // Before memory is taken.
+    if (png_get_rowbytes(reader, info) * static_cast<uint64_t>(height) >
+        bytes.size() * kMaxExpansion) {
+      fail("corrupt PNG: the file ends too early");
+    }
+    guarded("corrupt PNG", [this] {
+      png_set_expand_gray_1_2_4_to_8(reader);
+      if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) {
+        png_set_palette_to_rgb(reader);
+      }
+      png_set_strip_alpha(reader);
+      png_set_strip_16(reader);
+      png_set_gray_to_rgb(reader);
+      png_set_interlace_handling(reader);
+      png_read_update_info(reader, info);
+    });
+    const size_t row = png_get_rowbytes(reader, info);
+    rows.resize(static_cast<size_t>(height));
+    rgb.resize(row * rows.size());
+    for (size_t y = 0; y < rows.size(); ++y) rows[y] = rgb.data() + y * row;
+    guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
+    // No pixel is behind the last row, so that what is wrong there does no harm.
+    try {
+      guarded("the image is complete, but not the file", [this] { png_read_end(reader, nullptr); });
+    } catch (const Error& problem) {
+      warning = problem.what();
+    }
   }
 
-  static Decoder& of(png_structp reader) {
-    return *static_cast<Decoder*>(png_get_error_ptr(reader));
+  static PngDecoder& of(png_structp reader) {
+    return *static_cast<PngDecoder*>(png_get_error_ptr(reader));
   }
 
   [[noreturn]] static void on_error(png_structp reader, png_const_charp text) {
@@ -71,41 +95,6 @@ struct Decoder final : FormatDecoder {
     fail("{}: {}", what, error);
   }
 
-  void set_transforms() {
-    png_set_expand_gray_1_2_4_to_8(reader);
-    if (png_get_color_type(reader, info) == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(reader);
-    png_set_strip_alpha(reader);
-    png_set_strip_16(reader);
-    png_set_gray_to_rgb(reader);
-    png_set_interlace_handling(reader);
-    png_read_update_info(reader, info);
-  }
-
-  /// Throws if the rest of the file is too short for the pixels, before memory is taken.
-  void check_length() {
-    const uint64_t row = png_get_rowbytes(reader, info),
-                   height = png_get_image_height(reader, info);
-    if (row * height > bytes.size() * kMaxExpansion) fail("corrupt PNG: the file ends too early");
-  }
-
-  void read_rows(std::vector<uint8_t>& out) {
-    const size_t row = png_get_rowbytes(reader, info), height = png_get_image_height(reader, info);
-    out.resize(row * height);
-    rows.resize(height);
-    for (size_t y = 0; y < height; ++y) rows[y] = out.data() + y * row;
-    guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
-    read_end();
-  }
-
-  /// No pixel is behind the last row, so that what is wrong there does no harm.
-  void read_end() {
-    try {
-      guarded("the image is complete, but not the file", [this] { png_read_end(reader, nullptr); });
-    } catch (const Error& problem) {
-      warning = problem.what();
-    }
-  }
-
   std::span<const uint8_t> bytes;
   png_structp reader = nullptr;
   png_infop info = nullptr;
@@ -115,10 +104,10 @@ struct Decoder final : FormatDecoder {
 
 }  // namespace
 
-std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
-  auto decoder = std::make_unique<Decoder>(bytes);
+std::unique_ptr<FormatDecoder> open_png(std::span<const uint8_t> bytes) {
+  auto decoder = std::make_unique<PngDecoder>(bytes);
   decoder->read_header();
   return decoder;
 }
 
-}  // namespace moesaic::png
+}  // namespace moesaic

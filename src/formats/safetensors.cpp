@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/safetensors.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -25,10 +24,7 @@ static_assert(std::endian::native == std::endian::little, "tensors of files are 
 
 constexpr std::string_view kMetadata = "__metadata__";  // The only key that is not a tensor.
 
-struct Header {
-  std::vector<Entry> entries;  // As parsed; offsets are not yet checked against the data.
-  std::map<std::string, std::string> metadata;
-};
+using Metadata = std::map<std::string, std::string>;
 
 // What is kept of a header takes no more than a few times its bytes.
 constexpr int64_t kMaxValues = 1'000'000;
@@ -40,9 +36,8 @@ constexpr std::size_t kMaxRank = 64;
 // keys are detected.
 class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit HeaderParser(const std::string& file) : file_(file) {}
-
-  Header take() { return std::move(header_); }
+  HeaderParser(const std::string& file, std::vector<Entry>& entries, Metadata& metadata)
+      : file_(file), entries_(entries), metadata_(metadata) {}
 
   bool null() override { unexpected("null"); }
   bool boolean(bool) override { unexpected("a boolean"); }
@@ -71,7 +66,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     count();
     if (place_ == Place::metadata) {
-      header_.metadata[key_] = value;
+      metadata_[key_] = value;
     } else if (place_ == Place::tensor && key_ == "dtype") {
       entry_.dtype = value;
     } else {
@@ -118,7 +113,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
       for (const char* field : {"dtype", "shape", "data_offsets"}) {
         if (!fields_.contains(field)) refuse("{}: no {}", current(), field);
       }
-      header_.entries.push_back(std::move(entry_));
+      entries_.push_back(std::move(entry_));
     }
     place_ = place_ == Place::top ? Place::outside : Place::top;
     return true;
@@ -189,7 +184,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   std::string current() const { return "tensor " + printable(entry_.name); }
 
   const std::string& file_;
-  Header header_;
+  std::vector<Entry>& entries_;  // As parsed; offsets are not yet checked against the data.
+  Metadata& metadata_;
   Place place_ = Place::outside;
   Entry entry_;
   std::string key_;
@@ -200,14 +196,14 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 };
 
 // Parses untrusted text; `file` is named in errors. Memory is proportional to the text.
-Header parse_header(std::string_view text, const std::string& file) {
+void parse_header(std::string_view text, const std::string& file, std::vector<Entry>& entries,
+                  Metadata& metadata) {
   // The JSON library treats a NUL byte as the end and would ignore everything after it.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
     fail("{}: the header is not valid JSON at byte {}", file, 8 + zero);
   }
-  HeaderParser parser(file);
+  HeaderParser parser(file, entries, metadata);
   nlohmann::json::sax_parse(text.begin(), text.end(), &parser);
-  return parser.take();
 }
 
 constexpr std::size_t kLengthBytes = 8;
@@ -329,22 +325,18 @@ std::string header_of(const std::vector<Item>& items,
   return text;
 }
 
-// Returns the file, or the part of an archive that stands for it.
-std::span<const std::byte> own_part(std::span<const std::byte> file, const std::string& name) {
-  if (!is_zip(file)) return file;
-  if (const auto found = find_in_zip(file, kArchiveMember, name)) return *found;
-  fail("{}: an archive without {}", name, kArchiveMember);
-}
-
 }  // namespace
 
 File::File(const fs::path& path) : file_(path) {
   const std::string name = path.string();
-  const std::span<const std::byte> bytes = own_part(file_.bytes(), name);
+  std::span<const std::byte> bytes = file_.bytes();
+  if (is_zip(bytes)) {
+    const auto own_part = find_in_zip(bytes, kArchiveMember, name);
+    if (!own_part) fail("{}: an archive without {}", name, kArchiveMember);
+    bytes = *own_part;
+  }
   const std::string_view text = header_text(bytes, name);
-  Header header = parse_header(text, name);
-  entries_ = std::move(header.entries);
-  metadata_ = std::move(header.metadata);
+  parse_header(text, name, entries_, metadata_);
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });

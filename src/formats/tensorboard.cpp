@@ -2,7 +2,6 @@
 #include "moesaic/formats/tensorboard.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

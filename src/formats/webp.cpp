@@ -4,7 +4,7 @@
 #include "decoders.h"
 #include "moesaic/base/error.h"
 
-namespace moesaic::webp {
+namespace moesaic {
 namespace {
 
 const char* reason(VP8StatusCode status) {
@@ -21,9 +21,9 @@ const char* reason(VP8StatusCode status) {
   }
 }
 
-class Decoder final : public FormatDecoder {
+class WebpDecoder final : public FormatDecoder {
  public:
-  explicit Decoder(std::span<const uint8_t> bytes) : bytes_(bytes) {
+  explicit WebpDecoder(std::span<const uint8_t> bytes) : bytes_(bytes) {
     WebPBitstreamFeatures found;
     const VP8StatusCode status = WebPGetFeatures(bytes.data(), bytes.size(), &found);
     if (status != VP8_STATUS_OK) fail("not a WebP that can be read: {}", reason(status));
@@ -52,8 +52,8 @@ class Decoder final : public FormatDecoder {
 
 }  // namespace
 
-std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
-  return std::make_unique<Decoder>(bytes);
+std::unique_ptr<FormatDecoder> open_webp(std::span<const uint8_t> bytes) {
+  return std::make_unique<WebpDecoder>(bytes);
 }
 
-}  // namespace moesaic::webp
+}  // namespace moesaic

@@ -34,9 +34,19 @@ struct Member {
 
 class Archive {
  public:
-  Archive(std::span<const std::byte> bytes, const std::string& where)
-      : bytes_(bytes), where_(where) {
-    find_list();
+  /// Finds the list of entries by the record at the archive's end, before a comment.
+  Archive(std::span<const std::byte> file, const std::string& where) : bytes_(file), where_(where) {
+    const uint64_t size = bytes_.size(), first = size - std::min(size, kEndBytes + kMaxComment);
+    for (uint64_t at = size - std::min(size, kEndBytes) + 1; at-- > first;) {
+      if (size - at < kEndBytes || number<uint32_t>(at) != kEnd) continue;
+      uint64_t bytes = number<uint32_t>(at + 12);
+      list_begin_ = number<uint32_t>(at + 16);
+      if (list_begin_ == kIn64 || bytes == kIn64) bytes = read_end64(at);
+      check(list_begin_, bytes);
+      list_end_ = list_begin_ + bytes;
+      return;
+    }
+    fail("{}: a corrupt archive: it has no list of its files", where_);
   }
 
   /// Returns the entry FOLDER/`name`.
@@ -51,8 +61,7 @@ class Archive {
   }
 
   /// Calls `visit` with each entry.
-  template <class Visit>
-  void for_each(const Visit& visit) const {
+  void for_each(const auto& visit) const {
     for (uint64_t at = list_begin_; at < list_end_;) {
       if (number<uint32_t>(at) != kCentral) damaged(at);
       const uint64_t name = number<uint16_t>(at + 28), extra = number<uint16_t>(at + 30);
@@ -101,25 +110,6 @@ class Archive {
   std::string_view text(uint64_t at, uint64_t count) const {
     check(at, count);
     return {reinterpret_cast<const char*>(bytes_.data()) + at, count};
-  }
-
-  /// Finds the list of entries by the record at the archive's end, before a comment.
-  void find_list() {
-    const uint64_t size = bytes_.size(), first = size - std::min(size, kEndBytes + kMaxComment);
-    for (uint64_t at = size - std::min(size, kEndBytes) + 1; at-- > first;) {
-      if (number_or_zero(at) != kEnd) continue;
-      uint64_t bytes = number<uint32_t>(at + 12);
-      list_begin_ = number<uint32_t>(at + 16);
-      if (list_begin_ == kIn64 || bytes == kIn64) bytes = read_end64(at);
-      check(list_begin_, bytes);
-      list_end_ = list_begin_ + bytes;
-      return;
-    }
-    fail("{}: a corrupt archive: it has no list of its files", where_);
-  }
-
-  uint32_t number_or_zero(uint64_t at) const {
-    return bytes_.size() - at < kEndBytes ? 0 : number<uint32_t>(at);
   }
 
   /// Reads the record of large archives; returns the length of the list.

@@ -120,7 +120,7 @@ TEST(ImageNetSample, EveryImageDecodesAtTheModelsSize) {
                                         "../shared/data/imagenet-sample/imagenet-sample.tar";
   if (!std::filesystem::exists(archive)) GTEST_SKIP() << "not on this machine";
   const test::TempDir folder;
-  EXPECT_EQ(unpack_archive(archive, folder.path()).size(), 97u);
+  unpack_archive(archive, folder.path());
   const std::string name = folder.path().string();
   const auto images = open_dataset(name, "test");
   EXPECT_EQ(images->size(), 97);

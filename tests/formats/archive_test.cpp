@@ -15,9 +15,17 @@ class Archive : public ::testing::Test {
  protected:
   Archive() { test::fs::create_directories(target_); }
 
+  /// Returns the paths of the files, sorted.
   std::vector<std::string> unpack(const Bytes& bytes, const UnpackLimits& limits = {}) {
     test::write_file(archive_, bytes);
-    return unpack_archive(archive_, target_, limits);
+    unpack_archive(archive_, target_, limits);
+    std::vector<std::string> files;
+    for (const auto& entry : test::fs::recursive_directory_iterator(target_)) {
+      if (entry.is_regular_file())
+        files.push_back(entry.path().lexically_relative(target_).string());
+    }
+    std::sort(files.begin(), files.end());
+    return files;
   }
 
   std::string refusal(const std::vector<TarEntry>& entries, const UnpackLimits& limits = {}) {

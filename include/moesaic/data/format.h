@@ -51,15 +51,13 @@ struct DatasetFormat {
   };
   /// Returns what a split requires in addition to spec.files whose role starts with its name.
   std::function<std::vector<RequiredPath>(const DatasetSpec& spec, const std::string& split)>
-      required_paths =
-          [](const DatasetSpec&, const std::string&) { return std::vector<RequiredPath>{}; };
+      required_paths = [](auto&, auto&) { return std::vector<RequiredPath>{}; };
   /// Fetches all parts from spec.urls; set by formats whose parts are fetched singly, also by
   /// open() where they are needed and not in `folder`.
   std::function<FetchResult(const DatasetSpec& spec, const FetchOptions& options)> fetch = {};
   /// Completes the metadata of a dataset that is not opened, for lists and plans: its shape, and
   /// classes or names of targets.
-  std::function<void(const DatasetSpec& spec, DatasetInfo& info)> fill_info = [](const DatasetSpec&,
-                                                                                 DatasetInfo&) {};
+  std::function<void(const DatasetSpec& spec, DatasetInfo& info)> fill_info = [](auto&, auto&) {};
 
   /// Verifies all files of a split in the folder; for data without described files.
   std::function<std::vector<FileVerification>(const DatasetSpec& spec, const std::string& split,
@@ -68,8 +66,7 @@ struct DatasetFormat {
   /// Returns what is wrong with a described file without a known hash, "" if nothing is.
   std::function<std::string(const DatasetSpec& spec, const fs::path& file,
                             const DatasetFile& description)>
-      verify_file =
-          [](const DatasetSpec&, const fs::path&, const DatasetFile&) { return std::string(); };
+      verify_file = [](auto&, auto&, auto&) { return std::string(); };
 };
 
 /// Returns the registry of formats, by the value of "format" in descriptions.

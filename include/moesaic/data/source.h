@@ -251,11 +251,10 @@ class DatasetSource {
   /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
   std::shared_ptr<const Dataset> open_metadata(std::string_view split) const;
 
-  /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
-  /// downloaded to `.FILE.gz.moesaic.part`, resumed after an earlier try, compared with the
-  /// description by the SHA-256 of its uncompressed bytes, and only then renamed. An archive is
-  /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder
-  /// and moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and
+  /// Downloads all files() to fetch_folder(), unless a verified copy is found: each as by
+  /// fetch_file(), compared with the description by the SHA-256 of its uncompressed bytes. An
+  /// archive is compared by its own SHA-256 or MD5, unpacked to a temporary folder and moved as a
+  /// whole, with a list of the files' SHA-256. A file or a folder that is there and
   /// is not what is described is set aside under a name that is printed, never removed. URLs are
   /// tried in order. Throws Error (failure) with the URL and the reason of every try.
   FetchResult fetch(const FetchOptions& options = {}) const;

@@ -166,7 +166,6 @@ class ImageTransform {
   template <class Value>
   using Tables = std::vector<std::array<Value, 256>>;
 
-  void flip(uint8_t* in) const;
   template <class Value>
   void transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values, Value* out) const;
 

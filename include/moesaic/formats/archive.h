@@ -26,14 +26,13 @@ struct UnpackLimits {
   int64_t max_entries = int64_t{1} << 24;  ///< Max number of entries.
 };
 
-/// Unpacks a tar archive (uncompressed, gzip, bzip2 or xz) into `folder`, which must exist, and
-/// returns the relative paths of its files, sorted. Only directories and regular files are
-/// accepted. Throws Error (failure) with archive and entry for links, devices, absolute paths,
-/// "..", duplicate names and whatever exceeds `limits`. Modes, owners and times are dropped.
-/// After an Error some files may remain in `folder`: pass one that is discarded, e.g. of a
-/// StagedDirectory.
-std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,
-                                        const UnpackLimits& limits = {});
+/// Unpacks a tar archive (uncompressed, gzip, bzip2 or xz) into `folder`, which must exist. Only
+/// directories and regular files are accepted. Throws Error (failure) with archive and entry for
+/// links, devices, absolute paths, "..", duplicate names and whatever exceeds `limits`. Modes,
+/// owners and times are dropped. After an Error some files may remain in `folder`: pass one that is
+/// discarded, e.g. of a StagedDirectory.
+void unpack_archive(const fs::path& archive, const fs::path& folder,
+                    const UnpackLimits& limits = {});
 
 /// A regular file in an archive: `size` bytes at `offset` of the archive's own bytes.
 struct TarMember {

@@ -32,7 +32,7 @@ class Reader {
   /// neither blanks nor a plus sign. Throws Error (failure) for any other one.
   float number(std::size_t field) const;
   /// Returns "file:line:column" of a field, for messages; columns count characters from 1.
-  std::string where(std::size_t field) const;
+  std::string where(std::size_t field) const { return at(fields_.at(field).begin); }
 
  private:
   struct Place {

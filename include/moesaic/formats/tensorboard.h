@@ -24,8 +24,6 @@ class EventWriter {
  public:
   /// Creates the file. Throws Error (failure) with the path.
   explicit EventWriter(const fs::path& folder);
-  EventWriter(const EventWriter&) = delete;
-  EventWriter& operator=(const EventWriter&) = delete;
   /// Flushes; a failure is logged, since a destructor must not throw.
   ~EventWriter();
 

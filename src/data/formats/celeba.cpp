@@ -12,7 +12,6 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 
@@ -286,18 +285,17 @@ std::vector<Face> balanced_faces(const std::vector<Face>& faces, const DatasetIn
   const size_t classes = info.classes.size();
   std::vector<std::vector<Face>> by_class(classes);
   for (const Face& face : faces) by_class[static_cast<size_t>(face.label)].push_back(face);
+  size_t rarest = faces.size();
   for (size_t c = 0; c < classes; ++c) {
-    if (!by_class[c].empty()) continue;
+    rarest = std::min(rarest, by_class[c].size());
+    if (rarest > 0) continue;
     fail("dataset '{}': its {} split has no image of class '{}'", info.name, info.split,
          info.classes[c]);
   }
   std::vector<Face> chosen;
-  for (size_t turn = 0;; ++turn) {
-    const std::vector<Face>& next = by_class[turn % classes];
-    if (turn / classes == next.size()) break;
-    chosen.push_back(next[turn / classes]);
+  for (size_t k = 0; k < rarest; ++k) {
+    for (const std::vector<Face>& of_class : by_class) chosen.push_back(of_class[k]);
   }
-  chosen.resize(chosen.size() / classes * classes);
   return chosen;
 }
 
@@ -335,17 +333,14 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   };
   read_attributes(find_list(folder, "list_attr_celeba"), settings.used(), take);
   if (faces.empty()) fail("dataset '{}': no images in partition {}", info.name, wanted);
-  if (settings.balanced) {
-    faces = balanced_faces(faces, info);
-    keep_selected(faces, spec, info);
-  }
+  if (settings.balanced) faces = balanced_faces(faces, info);
+  if (settings.spurious) faces = spurious_faces(faces, *settings.spurious, info);
+  if (settings.balanced || settings.spurious) keep_selected(faces, spec, info);
   std::vector<uint8_t> groups;
-  if (settings.spurious) {
-    faces = spurious_faces(faces, *settings.spurious, info);
-    keep_selected(faces, spec, info);
-    for (const Face& face : faces) groups.push_back(face.group);
+  for (const Face& face : faces) {
+    files.add(images, face.name, face.label);
+    if (settings.spurious) groups.push_back(face.group);
   }
-  for (const Face& face : faces) files.add(images, face.name, face.label);
   fill_celeba_info(spec, info);
   return std::make_shared<ImageFiles>(std::move(info), std::move(files), std::move(groups));
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "../files.h"
 #include "../image_files.h"
@@ -13,10 +14,24 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/random.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
+namespace {
+
+struct Dtype {
+  std::string_view name;
+  at::ScalarType type;
+  Numbers kind;
+};
+constexpr Dtype kDtypes[] = {
+    {"BF16", at::kBFloat16, Numbers::floating}, {"F16", at::kHalf, Numbers::floating},
+    {"F32", at::kFloat, Numbers::floating},     {"F64", at::kDouble, Numbers::any},
+    {"I16", at::kShort, Numbers::integer},      {"I32", at::kInt, Numbers::integer},
+    {"I64", at::kLong, Numbers::integer},       {"I8", at::kChar, Numbers::integer},
+    {"U8", at::kByte, Numbers::integer}};
+
+}  // namespace
 
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();
@@ -141,6 +156,41 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
       fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
     }
   }
+}
+
+at::Tensor read_tensor(const safetensors::File& file, const std::string& path,
+                       const std::string& name, size_t dims, Numbers kind) {
+  const safetensors::Entry* entry = file.find(name);
+  if (entry == nullptr) fail("{}: tensor '{}' is missing", path, name);
+  if (entry->shape.size() != dims) {
+    fail("{}: tensor '{}' must have {}, found shape [{}]", path, name,
+         dims == 1 ? "one dimension" : "two dimensions", fmt::join(entry->shape, ", "));
+  }
+  if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) {
+    fail("{}: tensor '{}' is empty: [{}]", path, name, fmt::join(entry->shape, ", "));
+  }
+  std::vector<std::string_view> allowed;
+  std::optional<at::ScalarType> type;
+  for (const Dtype& dtype : kDtypes) {
+    if (kind != Numbers::any && dtype.kind != kind) continue;
+    allowed.push_back(dtype.name);
+    if (dtype.name == entry->dtype) type = dtype.type;
+  }
+  if (!type) {
+    fail("{}: tensor '{}' must be one of {}, found {}", path, name, fmt::join(allowed, ", "),
+         entry->dtype);
+  }
+  at::Tensor tensor = at::empty(entry->shape, at::TensorOptions(*type));
+  const auto bytes = file.bytes(*entry);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+void check_finite_rows(const at::Tensor& x_Nd, const std::string& path, const std::string& name) {
+  const at::Tensor finite_N = x_Nd.isfinite().all(1);
+  if (finite_N.all().item<bool>()) return;
+  fail("{}: tensor '{}' holds a number that is not finite in row {}", path, name,
+       finite_N.to(at::kInt).argmin().item<int64_t>());
 }
 
 std::vector<FileVerification> verify_by_opening(const DatasetSpec& spec, const std::string& split,

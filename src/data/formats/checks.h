@@ -2,8 +2,6 @@
 // The built-in formats, and checks of descriptions and files that several share.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <map>
 #include <span>
@@ -11,6 +9,7 @@
 #include "moesaic/base/suggestions.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/format.h"
+#include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 
@@ -100,6 +99,18 @@ void keep_split(DatasetInputs& rows, const RowSplit& by, const std::string& spli
 
 /// Describes rows of `width` numbers as images of one channel and one row.
 void fill_rows_info(DatasetInfo& info, int64_t width);
+
+/// F32, F16 and BF16; the integers of at most 64 bits but U16 to U64; all of these and F64.
+enum class Numbers { floating, integer, any };
+
+/// Returns a tensor of a safetensors file that has 1 or 2 dimensions, as `dims` says, and numbers
+/// of this kind, checked before it is read. Throws, as check_finite_rows() does, Error (failure)
+/// with the file's path, which is given since a file does not keep it.
+at::Tensor read_tensor(const safetensors::File& file, const std::string& path,
+                       const std::string& name, size_t dims, Numbers kind);
+
+/// Checks that all numbers of a tensor [N, d] are finite.
+void check_finite_rows(const at::Tensor& x_Nd, const std::string& path, const std::string& name);
 
 /// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info);

@@ -7,6 +7,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 #include "moesaic/formats/gzip.h"
 
 namespace moesaic {
@@ -29,10 +30,7 @@ namespace {
 ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
   for (const auto& [role, file] : spec.files) {
     const std::string number = role.substr(role.find('_') + 1);
-    const bool known = (role.starts_with("train_") || role.starts_with("test_")) &&
-                       !number.empty() &&
-                       number.find_first_not_of("0123456789") == std::string::npos;
-    if (!known) {
+    if (!(role.starts_with("train_") || role.starts_with("test_")) || !is_digits(number)) {
       return {fmt::format("unknown key '{}' in files; choose train_1, test_1 and so on", role),
               {"files." + role + ":"}};
     }

@@ -12,8 +12,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
-#include "moesaic/formats/safetensors.h"
-#include "tensor_file.h"
 
 namespace moesaic {
 namespace {
@@ -47,61 +45,46 @@ const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
   return *embeddings_settings(spec).embeddings;
 }
 
-/// The tensors of a file, each checked before it is read, and the names in its metadata.
-class EmbeddingsFile {
- public:
-  explicit EmbeddingsFile(const fs::path& path) : path_(path.string()), file_(path) {}
-
-  /// Returns the list of names that the metadata stores as JSON.
-  std::vector<std::string> names(const std::string& key) const {
-    const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
-    const Json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
-    const auto is_name = [](const Json& one) {
-      return one.is_string() && !one.get_ref<const std::string&>().empty();
-    };
-    if (json.is_array() && !json.empty() && std::all_of(json.begin(), json.end(), is_name)) {
-      auto names = json.get<std::vector<std::string>>();
-      if (std::set(names.begin(), names.end()).size() == names.size()) return names;
-    }
-    fail("{}: '{}' of its metadata must be a JSON list of different names, e.g. [\"a\", \"b\"]",
-         path_, key);
+/// Returns the list of names that the metadata of a file stores as JSON.
+std::vector<std::string> names_in(const safetensors::File& file, const fs::path& path,
+                                  const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) fail("{}: its metadata has no '{}'", path.string(), key);
+  const Json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
+  const auto is_name = [](const Json& one) {
+    return one.is_string() && !one.get_ref<const std::string&>().empty();
+  };
+  if (json.is_array() && !json.empty() && std::all_of(json.begin(), json.end(), is_name)) {
+    auto names = json.get<std::vector<std::string>>();
+    if (std::set(names.begin(), names.end()).size() == names.size()) return names;
   }
+  fail("{}: '{}' of its metadata must be a JSON list of different names, e.g. [\"a\", \"b\"]",
+       path.string(), key);
+}
 
-  /// Returns the numbers [count] int64, each an index into `names`.
-  at::Tensor numbers(const std::string& name, int64_t count,
-                     const std::vector<std::string>& names) const {
-    const at::Tensor numbers = read_tensor(file_, path_, name, 1, Numbers::integer).to(at::kLong);
-    if (numbers.size(0) != count) {
-      fail("{}: tensor '{}' has {} numbers for {} embeddings", path_, name, numbers.size(0), count);
-    }
-    const auto known = static_cast<int64_t>(names.size());
-    const auto* value = numbers.const_data_ptr<int64_t>();
-    for (int64_t i = 0; i < count; ++i) {
-      if (value[i] < 0 || value[i] >= known) {
-        fail("{}: tensor '{}' must be between 0 and {}, found {} in row {}", path_, name, known - 1,
-             value[i], i);
-      }
-    }
-    return numbers;
+/// Returns the numbers [count] int64, each an index into `names`.
+at::Tensor numbers_in(const safetensors::File& file, const std::string& path,
+                      const std::string& name, int64_t count,
+                      const std::vector<std::string>& names) {
+  const at::Tensor numbers = read_tensor(file, path, name, 1, Numbers::integer).to(at::kLong);
+  if (numbers.size(0) != count) {
+    fail("{}: tensor '{}' has {} numbers for {} embeddings", path, name, numbers.size(0), count);
   }
-
-  at::Tensor vectors() const {
-    const at::Tensor x_Nd =
-        read_tensor(file_, path_, "embeddings", 2, Numbers::floating).to(at::kFloat);
-    check_finite_rows(x_Nd, path_, "embeddings");
-    return x_Nd;
+  const int64_t known = std::ssize(names);
+  const auto* value = numbers.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    if (value[i] >= 0 && value[i] < known) continue;
+    fail("{}: tensor '{}' must be between 0 and {}, found {} in row {}", path, name, known - 1,
+         value[i], i);
   }
-
- private:
-  std::string path_;
-  safetensors::File file_;
-};
+  return numbers;
+}
 
 /// Checks that equal numbers have equal names in both files.
 void check_same_names(const fs::path& one, const fs::path& other) {
+  const safetensors::File first(one), second(other);
   for (const char* key : {"classes", "languages"}) {
-    if (EmbeddingsFile(one).names(key) != EmbeddingsFile(other).names(key)) {
+    if (names_in(first, one, key) != names_in(second, other, key)) {
       fail("{} and {} have different '{}' in their metadata", one.string(), other.string(), key);
     }
   }
@@ -122,13 +105,16 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
     const fs::path other = folder / config.file_of(info.split == "train" ? "test" : "train");
     if (fs::exists(other)) check_same_names(path, other);
   }
-  const EmbeddingsFile file(path);
-  info.classes = file.names("classes");
-  info.groups = file.names("languages");
-  const at::Tensor x_Nd = file.vectors();
+  const safetensors::File file(path);
+  info.classes = names_in(file, path, "classes");
+  info.groups = names_in(file, path, "languages");
+  const at::Tensor x_Nd =
+      read_tensor(file, path, "embeddings", 2, Numbers::floating).to(at::kFloat);
+  check_finite_rows(x_Nd, path, "embeddings");
   const int64_t count = x_Nd.size(0), width = x_Nd.size(1);
-  DatasetInputs texts{x_Nd.view({count, 1, 1, width}), file.numbers("label", count, info.classes),
-                      file.numbers("language", count, info.groups)};
+  DatasetInputs texts{x_Nd.view({count, 1, 1, width}),
+                      numbers_in(file, path, "label", count, info.classes),
+                      numbers_in(file, path, "language", count, info.groups)};
   if (config.width > 0 && width != config.width) {
     fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(), width,
          config.width);

@@ -7,7 +7,6 @@
 
 #include "checks.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

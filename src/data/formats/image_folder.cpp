@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <set>
 #include <system_error>
 
@@ -12,7 +11,6 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 
@@ -51,12 +49,12 @@ bool holds_out(const DatasetSpec& spec) {
 
 std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
   const ImageFolderSettings& settings = settings_of(spec);
+  const bool validation = settings.splits.contains("validation");
   std::vector<std::string> splits = {"train"};
-  if (settings.splits.contains("validation")) splits.emplace_back("validation");
+  if (validation) splits.emplace_back("validation");
   // A folder with images to validate with may have none to test with.
-  const bool validates = holds_out(spec) || settings.splits.contains("validation");
-  const bool tests = settings.splits.contains("test") || !settings.listed || !validates;
-  if (tests) splits.emplace_back("test");
+  const bool untested = settings.listed && (holds_out(spec) || validation);
+  if (!untested || settings.splits.contains("test")) splits.emplace_back("test");
   return splits;
 }
 
@@ -133,10 +131,10 @@ SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
   return all;
 }
 
-/// Throws Error for a folder that holds no images: wrong use where somebody names it as data, as
-/// where it lacks train/.
-[[noreturn]] void fail_without_images(const DatasetSpec& spec, const std::string& what,
-                                      const SkippedFiles& skipped) {
+/// Throws Error for a folder of no images or of other things: wrong use where somebody names it as
+/// data, as where it lacks train/.
+[[noreturn]] void fail_of_folder(const DatasetSpec& spec, const std::string& what,
+                                 const SkippedFiles& skipped = {}) {
   const std::string text = skipped.text();
   throw Error(spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
               text.empty() ? what : what + "; " + text);
@@ -147,8 +145,8 @@ std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing&
   if (!spec.classes.empty()) return spec.classes;
   const std::vector<std::string>& classes = split.listing.folders;
   if (classes.empty()) {
-    fail_without_images(spec, split.part.string() + ": it has no folder of a class",
-                        split.listing.skipped);
+    fail_of_folder(spec, split.part.string() + ": it has no folder of a class",
+                   split.listing.skipped);
   }
   const int64_t expected = settings_of(spec).num_classes;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
@@ -169,18 +167,15 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
-constexpr const char* kTestFolder = "test";
 constexpr std::array kValidationFolders = {"validation", "val", "valid"};
 
 /// Returns which of these folders may be splits whose names are not read as such, as a part of a
 /// line. Of folders that are read as classes only names in capitals are doubtful.
 std::string misnamed_splits(const fs::path& folder, const std::vector<std::string>& names,
                             bool are_classes) {
-  std::vector<std::string> habits(kValidationFolders.begin(), kValidationFolders.end());
-  habits.insert(habits.end(), {kTestFolder, "train"});
-  std::vector<std::string> absent;
-  std::copy_if(habits.begin(), habits.end(), std::back_inserter(absent),
-               [&](const std::string& name) { return !is_folder(folder / name); });
+  const std::vector<std::string> habits = {"validation", "val", "valid", "test", "train"};
+  std::vector<std::string> absent = habits;
+  std::erase_if(absent, [&](const std::string& name) { return is_folder(folder / name); });
   std::string text;
   for (const std::string& name : names) {
     if (std::find(habits.begin(), habits.end(), name) != habits.end()) continue;
@@ -304,10 +299,9 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
 void check_is_class(const DatasetSpec& spec, const fs::path& folder, const ImageListing& listing) {
   const std::string kind = output_folder_kind(listing);
   if (kind.empty()) return;
-  throw Error(
-      spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
-      fmt::format("{}: a folder {}{}, not a class of images; move it out of {}", folder.string(),
-                  kind.starts_with("of ") ? "" : "with ", kind, folder.parent_path().string()));
+  fail_of_folder(spec, fmt::format("{}: a folder {}{}, not a class of images; move it out of {}",
+                                   folder.string(), kind.starts_with("of ") ? "" : "with ", kind,
+                                   folder.parent_path().string()));
 }
 
 Found find_files(const DatasetSpec& spec, const std::vector<std::string>& classes,
@@ -365,10 +359,10 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   found.skipped.add("", split.listing.skipped);
   const std::string skipped = found.skipped.text();
   if (found.files.size() == 0) {
-    fail_without_images(spec,
-                        fmt::format("{}: no images ({}) in its folders", part.string(),
-                                    fmt::join(image_extensions(), ", ")),
-                        found.skipped);
+    fail_of_folder(spec,
+                   fmt::format("{}: no images ({}) in its folders", part.string(),
+                               fmt::join(image_extensions(), ", ")),
+                   found.skipped);
   }
   if (!found.empty.empty()) {
     log_once(LogLevel::warning, fmt::format("dataset '{}': {} in {} without images: {}", info.name,
@@ -404,7 +398,7 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
     }
   };
   const bool described = splits.contains("test");
-  find("test", std::array{kTestFolder, "val"});
+  find("test", std::array{"test", "val"});
   if (!described && !holds_out(spec)) find("validation", kValidationFolders);
   const bool flat = holds_out(spec) && splits.empty() && !is_folder(folder / "train");
   splits.try_emplace("train", flat ? "." : "train");
@@ -420,7 +414,7 @@ constexpr double kAutomaticValidation = 0.1;
 bool lacks_validation_images(const fs::path& folder) {
   const auto is_here = [&](const char* name) { return is_folder(folder / name); };
   if (std::any_of(kValidationFolders.begin(), kValidationFolders.end(), is_here)) return false;
-  const bool flat = !is_here("train"), tests = is_here(kTestFolder);
+  const bool flat = !is_here("train"), tests = is_here("test");
   if (flat && tests) return false;
   const std::vector<std::string> folders = list_images(folder).folders;
   if (!misnamed_splits(folder, folders, /*are_classes=*/flat).empty()) return false;

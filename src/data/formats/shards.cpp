@@ -17,7 +17,6 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 

@@ -13,7 +13,6 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/csv.h"
-#include "tensor_file.h"
 
 namespace moesaic {
 namespace {

@@ -93,9 +93,9 @@ void check_patterns(const Model& model, const SettingLocations& locations,
     const bool found = std::any_of(parameters.begin(), parameters.end(),
                                    [&](const auto& item) { return pattern.matches(item.key()); });
     if (found) continue;
-    fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
-               locations.find({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
-               patterns[i], nearest_parameters(model, patterns[i]));
+    fail_usage("{}: {} has '{}', which matches no parameter; the nearest are {}",
+               locations.at({fmt::format("{}.{}", setting, i)}), setting, patterns[i],
+               nearest_parameters(model, patterns[i]));
   }
 }
 
@@ -158,9 +158,8 @@ void check_augment(const GradientConfig& config, const SettingLocations& locatio
                    const Dataset& data) {
   if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
     fail_usage(
-        "{}: phase '{}': 'augment' needs images, but the inputs of '{}' are not images; leave "
-        "'augment' out",
-        locations.find({"augment", "data"}), locations.phase().name, locations.phase().data);
+        "{}: 'augment' needs images, but the inputs of '{}' are not images; leave 'augment' out",
+        locations.at({"augment", "data"}), locations.phase().data);
   }
   at_location(locations.find({"augment.max_shift", "augment.shift", "augment"}),
               [&] { return ImageTransform(data.info(), config.augment); });
@@ -169,23 +168,20 @@ void check_augment(const GradientConfig& config, const SettingLocations& locatio
 void check_samples(const GradientConfig& config, const SettingLocations& locations,
                    const Dataset& data) {
   if (config.num_samples == 0) return;
-  const auto refuse = [&](const std::string& problem) {
-    fail_usage("{}: phase '{}': {}", locations.find({"num_samples", "data"}),
-               locations.phase().name, problem);
-  };
   const std::string& name = locations.phase().data;
+  const std::string start = locations.at({"num_samples", "data"});
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   if (!data.is_endless() && classes == 0) {
-    refuse(
-        fmt::format("'num_samples' needs classes, which '{}' does not have; leave it out", name));
+    fail_usage("{}: 'num_samples' needs classes, which '{}' does not have; leave it out", start,
+               name);
   }
   if (config.num_samples < classes) {
-    refuse(fmt::format("{0} cannot have all {1} classes of '{2}'; choose at least {1}",
-                       count_text(config.num_samples, "sample"), classes, name));
+    fail_usage("{0}: {1} cannot have all {2} classes of '{3}'; choose at least {2}", start,
+               count_text(config.num_samples, "sample"), classes, name);
   }
   if (!data.is_endless() && config.num_samples > data.size()) {
-    refuse(fmt::format("{0} samples are more than the {1} of '{2}'; choose at most {1}",
-                       config.num_samples, data.size(), name));
+    fail_usage("{0}: {1} samples are more than the {2} of '{3}'; choose at most {2}", start,
+               config.num_samples, data.size(), name);
   }
 }
 
@@ -196,18 +192,16 @@ void check_schedule(const ScheduleConfig& schedule, double lr, const std::string
   if (schedule.cooldown_steps == 0) {
     if (schedule.warmup_steps <= steps) return;
     log_warning(
-        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} "
-        "the phase reaches {:.3g}",
-        locations.find({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
-        schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
+        "{}: {} warm-up steps are more than the phase's {}: of the learning rate {} the phase "
+        "reaches {:.3g}",
+        locations.at({setting + "warmup_steps", "steps", "epochs"}), schedule.warmup_steps, steps,
+        lr, learning_rate(schedule, lr, steps - 1, steps));
     return;
   }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
-  fail_usage(
-      "{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}; lower one of "
-      "them",
-      locations.find({setting + "cooldown_steps", setting + "warmup_steps"}),
-      locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
+  fail_usage("{}: {} warm-up and {} cooldown steps are more than the phase's {}; lower one of them",
+             locations.at({setting + "cooldown_steps", setting + "warmup_steps"}),
+             schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
 void check_schedules(const GradientConfig& config, const SettingLocations& locations,
@@ -227,8 +221,8 @@ void check_abilities(const GradientConfig& config, const SettingLocations& locat
   const auto check_decay = [&](const OptimizerConfig& optimizer, const std::string& setting) {
     const std::string any = model.named_parameters().begin()->key();
     if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
-    fail_usage("{}: phase '{}': the network's family does not number its layers; set {} to 1",
-               locations.find({setting}), locations.phase().name, setting);
+    fail_usage("{}: the network's family does not number its layers; set {} to 1",
+               locations.at({setting}), setting);
   };
   check_decay(config.optimizer, "optimizer.layer_decay");
   for (size_t i = 0; i < config.optimizers.size(); ++i) {
@@ -236,8 +230,8 @@ void check_abilities(const GradientConfig& config, const SettingLocations& locat
                 fmt::format("optimizers.{}.optimizer.layer_decay", i));
   }
   if (config.augment.mixup == 0.0 || objectives().at(config.loss.name()).takes_soft_labels) return;
-  fail_usage("{}: phase '{}': loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
-             locations.find({"augment.mixup", "loss"}), locations.phase().name, config.loss.name());
+  fail_usage("{}: loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
+             locations.at({"augment.mixup", "loss"}), config.loss.name());
 }
 
 void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
@@ -264,19 +258,19 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
     const int64_t choices = std::max<int64_t>(1, nn::num_selected_experts(rule));
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
-          "{}: phase '{}': {} images of {} tokens that select {} experts exceed the 2^31 rows of a "
-          "routing; choose at most {}",
-          locations.find({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
-          choices, std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
+          "{}: {} images of {} tokens that select {} experts exceed the 2^31 rows of a routing; "
+          "choose at most {}",
+          locations.at({"batch_size"}), batch, model.tokens_per_image(), choices,
+          std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
     }
     check_tokens(locations, model, block, rule, tokens);
     const int64_t group_size = nn::group_size(rule);
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
-        "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
-        "auxiliary losses; choose a batch_size that is a multiple of {}",
-        locations.find_in_model(model.setting_paths().group_size, "batch_size"),
-        locations.phase().name, group_size, count_text(tokens, "token"), count_text(batch, "image"),
+        "{}: group_size {} must divide the {} of a batch ({} of {}), since there are auxiliary "
+        "losses; choose a batch_size that is a multiple of {}",
+        locations.at_place(locations.find_in_model(model.setting_paths().group_size, "batch_size")),
+        group_size, count_text(tokens, "token"), count_text(batch, "image"),
         model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
   }
 }
@@ -292,11 +286,10 @@ void check_batch_norm(const SettingLocations& locations, const Model& model, int
   try {
     shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
-    fail_usage("{}: phase '{}': {}: {} need two images or more",
-               locations.find({num_micro_batches > 1 ? "gradient_accumulation_steps" : "batch_size",
-                               "batch_size"}),
-               locations.phase().name, error.what(),
-               num_micro_batches > 1 ? "micro-batches" : "batches");
+    fail_usage("{}: {}: {} need two images or more",
+               locations.at({num_micro_batches > 1 ? "gradient_accumulation_steps" : "batch_size",
+                             "batch_size"}),
+               error.what(), num_micro_batches > 1 ? "micro-batches" : "batches");
   } catch (const c10::Error&) {  // An operator has no shape function.
   } catch (const Error&) {       // What else is wrong with one image, others say.
   }
@@ -320,17 +313,15 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_schedules(config, locations, plan.steps);
   plan.batch_size = std::min(config.batch_size, plan.num_images);
   if (plan.batch_size % config.gradient_accumulation_steps != 0) {
-    fail_usage(
-        "{}: phase '{}': gradient_accumulation_steps {} does not divide a batch of all {}; "
-        "choose {}",
-        locations.find({"gradient_accumulation_steps"}), phase.name,
-        config.gradient_accumulation_steps, count_text(plan.batch_size, "example"),
-        nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
+    fail_usage("{}: gradient_accumulation_steps {} does not divide a batch of all {}; choose {}",
+               locations.at({"gradient_accumulation_steps"}), config.gradient_accumulation_steps,
+               count_text(plan.batch_size, "example"),
+               nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
   }
   if (plan.steps == 0) return;
   if (plan.batch_size < config.batch_size) {
-    log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
-                locations.find({"batch_size"}), phase.name, config.batch_size, phase.data,
+    log_warning("{}: batch_size {} is more than '{}' has, a batch is all {}",
+                locations.at({"batch_size"}), config.batch_size, phase.data,
                 count_text(plan.batch_size, "example"));
   }
   const Json settings = to_json(config);
@@ -366,10 +357,8 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
 void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
                                int64_t processes) {
   check_batch_divisible(
-      fmt::format("{}: phase '{}': ", locations.find({"batch_size", "gradient_accumulation_steps"}),
-                  plan.config.name),
-      plan.batch_size, settings_of<GradientConfig>(plan.config).gradient_accumulation_steps,
-      processes);
+      locations.at({"batch_size", "gradient_accumulation_steps"}) + ": ", plan.batch_size,
+      settings_of<GradientConfig>(plan.config).gradient_accumulation_steps, processes);
 }
 
 }  // namespace

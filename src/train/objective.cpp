@@ -191,26 +191,23 @@ void check_members(const std::string& loss, const SettingLocations& locations, c
   const bool ensemble = model.num_members() > 1;
   if (ensemble == found.is_ensemble_loss) return;
   const std::string setting = model.setting_paths().members;
-  const std::string place = SettingLocations::preferred(
-      {locations.find({"loss"}), locations.find_in_model(setting, "loss")});
+  const std::string start = locations.at_place(SettingLocations::preferred(
+      {locations.find({"loss"}), locations.find_in_model(setting, "loss")}));
   if (ensemble) {
-    fail_usage(
-        "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
-        place, locations.phase().name, loss, model.num_members(), found.counterpart);
+    fail_usage("{}: loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
+               start, loss, model.num_members(), found.counterpart);
   }
   fail_usage(
-      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network{}; "
-      "choose '{}'",
-      place, locations.phase().name, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
-      found.counterpart);
+      "{}: loss '{}' is for the members of an ensemble, the model is one network{}; choose '{}'",
+      start, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting), found.counterpart);
 }
 
 /// Refuses an ensemble for a loss of one network.
 void check_is_one(const std::string& loss, const SettingLocations& locations, const Model& model,
                   const std::string& choice) {
   if (model.num_members() <= 1) return;
-  fail_usage("{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}{}",
-             locations.find_in_model(model.setting_paths().members, "loss"), locations.phase().name,
+  fail_usage("{}: loss '{}' is for one network, the model is an ensemble of {}{}",
+             locations.at_place(locations.find_in_model(model.setting_paths().members, "loss")),
              loss, model.num_members(), choice);
 }
 
@@ -244,15 +241,15 @@ ObjectiveKind classification_objective(const std::string& loss) {
                       const Model& model, const DatasetInfo& data) {
     if (data.classes.empty()) {
       fail_usage(
-          "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
-          "real numbers; choose squared",
-          locations.find({"loss", "data"}), locations.phase().name, loss, data.name);
+          "{}: loss '{}' compares logits with classes, but the targets of '{}' are real numbers; "
+          "choose squared",
+          locations.at({"loss", "data"}), loss, data.name);
     }
     check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, locations, model);
     check_members(loss, locations, model);
     if (settings.as<ClassificationObjectiveConfig>().distill && loss == "softmax_twice") {
-      fail_usage("{}: phase '{}': loss 'softmax_twice' has no distillation; choose softmax",
-                 locations.find({"distill", "loss"}), locations.phase().name);
+      fail_usage("{}: loss 'softmax_twice' has no distillation; choose softmax",
+                 locations.at({"distill", "loss"}));
     }
   };
   return kind;
@@ -288,9 +285,9 @@ ObjectiveKind squared_objective() {
                   const Model& model, const DatasetInfo& data) {
     if (data.targets.empty()) {
       fail_usage(
-          "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
-          "classes; choose softmax",
-          locations.find({"loss", "data"}), locations.phase().name, data.name);
+          "{}: loss 'squared' is for real-valued targets, but those of '{}' are classes; choose "
+          "softmax",
+          locations.at({"loss", "data"}), data.name);
     }
     check_is_one("squared", locations, model, "; choose a model without members");
     check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, locations, model);
@@ -337,9 +334,8 @@ ObjectiveKind hinge_objective() {
   kind.check = [](const NamedSettings&, const SettingLocations& locations, const Model& model,
                   const DatasetInfo& data) {
     if (data.classes.size() < 2) {
-      fail_usage("{}: phase '{}': loss 'hinge' is for two classes or more, '{}' has {}",
-                 locations.find({"loss", "data"}), locations.phase().name, data.name,
-                 data.classes.size());
+      fail_usage("{}: loss 'hinge' is for two classes or more, '{}' has {}",
+                 locations.at({"loss", "data"}), data.name, data.classes.size());
     }
     check_is_one("hinge", locations, model, "");
   };

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/registry.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"

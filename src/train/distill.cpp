@@ -6,10 +6,8 @@
 
 #include <algorithm>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/autocast.h"
@@ -47,12 +45,6 @@ std::string* find_teacher(PhaseConfig& phase) {
   if (loss.find<ClassificationObjectiveConfig>() == nullptr) return nullptr;
   auto& distill = loss.as<ClassificationObjectiveConfig>().distill;
   return distill ? &distill->teacher : nullptr;
-}
-
-std::string teacher_of(const PhaseConfig& phase) {
-  PhaseConfig copy = phase;
-  const std::string* const teacher = find_teacher(copy);
-  return teacher == nullptr ? "" : *teacher;
 }
 
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,

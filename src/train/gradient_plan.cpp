@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of parameters first, then checks of a gradient phase before anything is trained.
+// Patterns of parameters, and checks of a gradient phase before anything is trained.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -61,97 +61,6 @@ ConfigProblem update_problem(const GradientConfig& config) {
   }
   return {};
 }
-
-}  // namespace
-
-PatternValues::PatternValues(const std::vector<PatternValue>& values)
-    : patterns_(texts_of(values)) {
-  for (const PatternValue& item : values) values_.push_back(item.value);
-}
-
-double PatternValues::value_for(const std::string& name, double otherwise) const {
-  const std::optional<size_t> first = patterns_.first_match(name);
-  return first ? values_[*first] : otherwise;
-}
-
-ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
-                               const std::string& below) {
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const std::string problem = Pattern::problem(patterns[i]);
-    if (!problem.empty()) {
-      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
-    }
-  }
-  return {};
-}
-
-void check_patterns(const Model& model, const SettingLocations& locations,
-                    const std::string& setting, const std::vector<std::string>& patterns) {
-  const auto parameters = model.named_parameters();
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const Pattern pattern(patterns[i]);
-    const bool found = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const auto& item) { return pattern.matches(item.key()); });
-    if (found) continue;
-    fail_usage("{}: {} has '{}', which matches no parameter; the nearest are {}",
-               locations.at({fmt::format("{}.{}", setting, i)}), setting, patterns[i],
-               nearest_parameters(model, patterns[i]));
-  }
-}
-
-ConfigProblem config_problem(const OptimizerConfig& config) {
-  if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
-    return {fmt::format("'{}' has no expert_norm; choose normalized_sgd", config.name),
-            {"expert_norm", "name"}};
-  }
-  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
-  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
-    return mutually_exclusive({"weight_decay", "0"}, {"weight_decays", "[]"});
-  }
-  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
-    return {"'adam' has no weight decay; choose 'adamw'",
-            {"name", "weight_decay", "weight_decays"}};
-  }
-  return first_problem(
-      {patterns_problem("no_decay", config.no_decay),
-       patterns_problem("weight_decays", texts_of(config.weight_decays), ".pattern")});
-}
-
-ConfigProblem config_problem(const ParamGroupConfig& config) {
-  return patterns_problem("parameters", config.parameters);
-}
-
-ConfigProblem config_problem(const ScheduleConfig& config) {
-  const bool falls = config.name == "cosine" || config.name == "linear";
-  if (config.end > 0.0 && config.end_lr)
-    return mutually_exclusive({"end", "0"}, {"end_lr", "null"});
-  if (!falls && (config.end > 0.0 || config.end_lr)) {
-    return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
-            {"end_lr", "end", "name"}};
-  }
-  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
-    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
-            {"cooldown_steps", "name"}};
-  }
-  if (config.name != "cosine" && config.period) {
-    return {fmt::format("'{}' has no period; choose cosine", config.name), {"period", "name"}};
-  }
-  return {};
-}
-
-ConfigProblem config_problem(const GradientConfig& config) {
-  if (!config.drop_last && config.gradient_accumulation_steps > 1) {
-    return {
-        "a smaller last batch cannot be divided into micro-batches: set drop_last to true, or "
-        "gradient_accumulation_steps to 1",
-        {"drop_last", "gradient_accumulation_steps"}};
-  }
-  return first_problem(
-      {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
-       update_problem(config)});
-}
-
-namespace {
 
 /// Rejects augmentation of inputs that are not images.
 void check_augment(const GradientConfig& config, const SettingLocations& locations,
@@ -363,22 +272,109 @@ void check_processes_can_share(const PhasePlan& plan, const SettingLocations& lo
 
 }  // namespace
 
+PatternValues::PatternValues(const std::vector<PatternValue>& values)
+    : patterns_(texts_of(values)) {
+  for (const PatternValue& item : values) values_.push_back(item.value);
+}
+
+double PatternValues::value_for(const std::string& name, double otherwise) const {
+  const std::optional<size_t> first = patterns_.first_match(name);
+  return first ? values_[*first] : otherwise;
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
+                               const std::string& below) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = Pattern::problem(patterns[i]);
+    if (!problem.empty()) {
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
+    }
+  }
+  return {};
+}
+
+void check_patterns(const Model& model, const SettingLocations& locations,
+                    const std::string& setting, const std::vector<std::string>& patterns) {
+  const auto parameters = model.named_parameters();
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const Pattern pattern(patterns[i]);
+    const bool found = std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const auto& item) { return pattern.matches(item.key()); });
+    if (found) continue;
+    fail_usage("{}: {} has '{}', which matches no parameter; the nearest are {}",
+               locations.at({fmt::format("{}.{}", setting, i)}), setting, patterns[i],
+               nearest_parameters(model, patterns[i]));
+  }
+}
+
+ConfigProblem config_problem(const OptimizerConfig& config) {
+  if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
+    return {fmt::format("'{}' has no expert_norm; choose normalized_sgd", config.name),
+            {"expert_norm", "name"}};
+  }
+  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
+  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
+    return mutually_exclusive({"weight_decay", "0"}, {"weight_decays", "[]"});
+  }
+  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
+    return {"'adam' has no weight decay; choose 'adamw'",
+            {"name", "weight_decay", "weight_decays"}};
+  }
+  return first_problem(
+      {patterns_problem("no_decay", config.no_decay),
+       patterns_problem("weight_decays", texts_of(config.weight_decays), ".pattern")});
+}
+
+ConfigProblem config_problem(const ParamGroupConfig& config) {
+  return patterns_problem("parameters", config.parameters);
+}
+
+ConfigProblem config_problem(const ScheduleConfig& config) {
+  const bool falls = config.name == "cosine" || config.name == "linear";
+  if (config.end > 0.0 && config.end_lr)
+    return mutually_exclusive({"end", "0"}, {"end_lr", "null"});
+  if (!falls && (config.end > 0.0 || config.end_lr)) {
+    return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
+            {"end_lr", "end", "name"}};
+  }
+  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
+    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
+            {"cooldown_steps", "name"}};
+  }
+  if (config.name != "cosine" && config.period) {
+    return {fmt::format("'{}' has no period; choose cosine", config.name), {"period", "name"}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const GradientConfig& config) {
+  if (!config.drop_last && config.gradient_accumulation_steps > 1) {
+    return {
+        "a smaller last batch cannot be divided into micro-batches: set drop_last to true, or "
+        "gradient_accumulation_steps to 1",
+        {"drop_last", "gradient_accumulation_steps"}};
+  }
+  return first_problem(
+      {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
+       update_problem(config)});
+}
+
 PhaseKind gradient_phase_kind() {
-  PhaseKind kind;
-  kind.settings = NamedSettings("gradient", GradientConfig{});
-  kind.description =
-      "steps of an optimizer on batches, by the gradients of a loss, for any network";
-  kind.plan = plan_gradient;
-  kind.check_processes = check_processes_can_share;
-  kind.overlaps_save = true;
-  kind.memory = gradient_memory;
-  kind.objective = [](const PhaseConfig& phase) {
-    return settings_of<GradientConfig>(phase).loss.name();
-  };
-  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+  const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GradientPhase>(plan, std::move(context));
   };
-  return kind;
+  const auto objective = [](const PhaseConfig& phase) {
+    return settings_of<GradientConfig>(phase).loss.name();
+  };
+  return {.settings = NamedSettings("gradient", GradientConfig{}),
+          .description =
+              "steps of an optimizer on batches, by the gradients of a loss, for any network",
+          .plan = plan_gradient,
+          .make = make,
+          .memory = gradient_memory,
+          .objective = objective,
+          .check_processes = check_processes_can_share,
+          .overlaps_save = true};
 }
 
 }  // namespace moesaic

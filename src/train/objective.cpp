@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of classes first, then the objectives, whose registry is at the end.
+// Losses of classes and the objectives that minimise them, whose registry is at the end.
 #include "moesaic/train/objective.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/train/distill.h"
 
@@ -85,61 +84,6 @@ int64_t members_of(const std::string& name, const at::Tensor& logits, const Targ
 at::Tensor by_image(const at::Tensor& logits, int64_t members) {
   return logits.to(at::kFloat).view({-1, members, logits.size(1)});
 }
-
-}  // namespace
-
-Registry<ClassificationLoss>& classification_losses() {
-  static Registry<ClassificationLoss> registry = [] {
-    const ClassificationLoss softmax = {.description = "cross-entropy of softmax(logits)",
-                                        .row_losses = softmax_of_rows<false>,
-                                        .log_probabilities = log_softmax_probabilities,
-                                        .ensemble_losses = softmax_of_mean,
-                                        .counterpart = "ensemble_softmax"};
-    ClassificationLoss twice = softmax;
-    twice.description =
-        "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
-    twice.row_losses = softmax_of_rows<true>;
-    const ClassificationLoss sigmoid = {
-        .description = "binary cross-entropy of sigmoid(logit), summed over the classes",
-        .row_losses = sigmoid_of_rows,
-        .log_probabilities = at::log_sigmoid,
-        .ensemble_losses = sigmoid_of_mean,
-        .counterpart = "ensemble_sigmoid"};
-    return Registry<ClassificationLoss>(
-        "loss", {{"softmax", softmax},
-                 {"softmax_twice", twice},
-                 {"sigmoid", sigmoid},
-                 {"ensemble_softmax", ensemble_loss_of(softmax, "softmax")},
-                 {"ensemble_sigmoid", ensemble_loss_of(sigmoid, "sigmoid")}});
-  }();
-  return registry;
-}
-
-at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
-                           const Targets& targets) {
-  const int64_t members = members_of(name, logits, targets);
-  Targets row_targets = targets;
-  for (at::Tensor* tensor : {&row_targets.labels, &row_targets.soft_labels}) {
-    if (members > 1 && tensor->defined()) *tensor = tensor->repeat_interleave(members, 0);
-  }
-  return classification_losses().at(name).row_losses(logits.to(at::kFloat), row_targets);
-}
-
-at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
-                             const Targets& targets) {
-  const int64_t members = members_of(name, logits, targets);
-  if (members == 1) return training_losses(name, logits, targets);
-  return classification_losses().at(name).ensemble_losses(by_image(logits, members),
-                                                          dense_targets(targets, logits.size(1)));
-}
-
-at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
-                                  int64_t members) {
-  const ClassificationLoss& loss = classification_losses().at(name);
-  return log_mean_exp(loss.log_probabilities(by_image(logits, members)));
-}
-
-namespace {
 
 /// An objective of the network's output, whose products run in `precision`, and of the logits of a
 /// teacher, undefined without one: what that one computes is free before the network's activations
@@ -343,6 +287,57 @@ ObjectiveKind hinge_objective() {
 }
 
 }  // namespace
+
+Registry<ClassificationLoss>& classification_losses() {
+  static Registry<ClassificationLoss> registry = [] {
+    const ClassificationLoss softmax = {.description = "cross-entropy of softmax(logits)",
+                                        .row_losses = softmax_of_rows<false>,
+                                        .log_probabilities = log_softmax_probabilities,
+                                        .ensemble_losses = softmax_of_mean,
+                                        .counterpart = "ensemble_softmax"};
+    ClassificationLoss twice = softmax;
+    twice.description =
+        "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
+    twice.row_losses = softmax_of_rows<true>;
+    const ClassificationLoss sigmoid = {
+        .description = "binary cross-entropy of sigmoid(logit), summed over the classes",
+        .row_losses = sigmoid_of_rows,
+        .log_probabilities = at::log_sigmoid,
+        .ensemble_losses = sigmoid_of_mean,
+        .counterpart = "ensemble_sigmoid"};
+    return Registry<ClassificationLoss>(
+        "loss", {{"softmax", softmax},
+                 {"softmax_twice", twice},
+                 {"sigmoid", sigmoid},
+                 {"ensemble_softmax", ensemble_loss_of(softmax, "softmax")},
+                 {"ensemble_sigmoid", ensemble_loss_of(sigmoid, "sigmoid")}});
+  }();
+  return registry;
+}
+
+at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
+                           const Targets& targets) {
+  const int64_t members = members_of(name, logits, targets);
+  Targets row_targets = targets;
+  for (at::Tensor* tensor : {&row_targets.labels, &row_targets.soft_labels}) {
+    if (members > 1 && tensor->defined()) *tensor = tensor->repeat_interleave(members, 0);
+  }
+  return classification_losses().at(name).row_losses(logits.to(at::kFloat), row_targets);
+}
+
+at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
+                             const Targets& targets) {
+  const int64_t members = members_of(name, logits, targets);
+  if (members == 1) return training_losses(name, logits, targets);
+  return classification_losses().at(name).ensemble_losses(by_image(logits, members),
+                                                          dense_targets(targets, logits.size(1)));
+}
+
+at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
+                                  int64_t members) {
+  const ClassificationLoss& loss = classification_losses().at(name);
+  return log_mean_exp(loss.log_probabilities(by_image(logits, members)));
+}
 
 ConfigProblem config_problem(const ClassificationObjectiveConfig& config) {
   return aux_losses_problem(config.aux_losses);

@@ -72,10 +72,6 @@ std::string SettingLocations::find_in_model(const std::string& setting,
   return preferred({location_of(model_, keys_of(model_, setting)), in_phase});
 }
 
-bool SettingLocations::is_default(const std::string& setting) const {
-  return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
-}
-
 std::string SettingLocations::preferred(const std::vector<std::string>& locations) {
   for (const std::string& place : locations) {
     if (place.starts_with("argument '")) return place;

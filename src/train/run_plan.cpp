@@ -8,15 +8,12 @@
 
 #include <span>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/pattern.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/gradient_phase.h"
 #include "planned_model.h"
 
@@ -210,14 +207,14 @@ void check_class_names(const SettingLocations& locations, const PlannedModel& ne
   const PhaseConfig& phase = locations.phase();
   const DatasetInfo& trained = datasets.get(phase.data, "train")->info();
   // A new head has the classes of the training images.
-  const bool helps = !phase.on_entry.new_head && trained.classes != network.classes() &&
+  const bool helps = !phase.on_entry.new_head && trained.classes != network.classes &&
                      takes_new_head(network.model(), task_of(trained).outputs(trained));
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   if (!phase.evaluate) splits.clear();
   splits.insert(splits.begin(), "train");
   try {
     for (const std::string& split : splits) {
-      with_classes_of(datasets.get(phase.data, split), network.classes(),
+      with_classes_of(datasets.get(phase.data, split), network.classes,
                       helps && split == "train" ? kNewHead : kRenameClass);
     }
   } catch (const Error& error) {
@@ -306,8 +303,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
     fail_usage(
         "{}: ema_decay does not support sharded optimizers; set it to 0, or "
-        "parallel.shard_optimizer "
-        "to false",
+        "parallel.shard_optimizer to false",
         locations.at({"ema_decay"}));
   }
   const std::shared_ptr<const Dataset> data =
@@ -320,16 +316,18 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   check_images(locations, network.model(), *data);
   check_outputs(config, locations, index, network.model(), *data);
   if (!data->info().classes.empty()) {
-    const bool named = !network.classes().empty() || phase.on_entry.new_head;
+    const bool named = !network.classes.empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
     if (!named && begun && data->info().has_class_names) {
       log_warning(
           "{}: the network has no class names: its outputs are assumed to be the classes of '{}', "
-          "in "
-          "their order",
+          "in their order",
           locations.at({"data"}), phase.data);
     }
-    if (!named || phase.on_entry.new_head) network.set_classes(data->info());
+    if (!named || phase.on_entry.new_head) {
+      network.classes =
+          data->info().has_class_names ? data->info().classes : std::vector<std::string>();
+    }
     check_class_names(locations, network, datasets);
   }
   if (const auto& upcycling = phase.on_entry.upcycle) {
@@ -349,14 +347,14 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;
   plan.num_outputs = task.outputs(data->info());
-  plan.classes = network.classes();
+  plan.classes = network.classes;
   if (phase.on_entry.new_head) network.reset_head(plan.num_outputs);
-  if (const std::string name = teacher_of(phase); !name.empty()) {
-    std::optional<PlannedTeacher> teacher = network.after(name);
+  if (const std::string* const name = find_teacher(plan.config); name && !name->empty()) {
+    std::optional<PlannedTeacher> teacher = network.after(*name);
     const bool may_be_missing = missing == MissingFiles::warn;
-    if (!teacher) teacher = teacher_in(name, locations, config.phases, may_be_missing);
+    if (!teacher) teacher = teacher_in(*name, locations, config.phases, may_be_missing);
     if (teacher) {
-      check_teacher(*teacher, locations, network.model(), network.classes(), data->info());
+      check_teacher(*teacher, locations, network.model(), network.classes, data->info());
       plan.num_teacher_parameters = teacher->shape->num_parameters();
     }
   }

@@ -150,7 +150,9 @@ class SettingLocations {
   std::string find_in_model(const std::string& setting, const std::string& otherwise) const;
 
   /// Returns whether a setting of the model is not written, so that it has its default.
-  bool is_default(const std::string& setting) const;
+  bool is_default(const std::string& setting) const {
+    return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
+  }
 
   /// Returns which of several locations to report: the one that the command line changed last.
   static std::string preferred(const std::vector<std::string>& locations);

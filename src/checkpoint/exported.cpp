@@ -7,15 +7,11 @@
 #include <array>
 
 #include "manifest.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
-#include "moesaic/config/document.h"
 #include "moesaic/formats/archive.h"
-#include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {
@@ -129,11 +125,6 @@ Json config_of(const Texts& texts, const fs::path& from) {
   return config;
 }
 
-[[noreturn]] void fail_corrupt(const fs::path& file, const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
-}
-
 /// Reads what an archive says of its network and, where `tensors` are wanted, these. No code is
 /// run, but LibTorch's unpickler, which was not made for what a stranger writes, reads tensors.
 Checkpoint load_archive(const fs::path& file, bool tensors) {
@@ -145,7 +136,8 @@ Checkpoint load_archive(const fs::path& file, bool tensors) {
     checkpoint.config = config_of(texts_in_archive(reader, file), file);
     if (tensors) checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
-    fail_corrupt(file, error);
+    const std::string text = error.what_without_backtrace();
+    fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -7,12 +7,9 @@
 #include <algorithm>
 
 #include "manifest.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/difference.h"
-#include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {

@@ -9,20 +9,11 @@
 #include <system_error>
 #include <utility>
 
-#include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 
 namespace moesaic {
-
-void describe(auto& f, Manifest& c) {
-  f("format", c.format, "kind of the folder's content", required);
-  f("version", c.version, "version of that format", required);
-  f("files", c.files, "all other files of the folder", required);
-}
 
 namespace {
 
@@ -69,27 +60,11 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
 
 }  // namespace
 
-FileContent content_of(const fs::path& path) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) fail("{}: {}", path.string(), error.message());
-  return {static_cast<int64_t>(size), sha256_file_hex(path)};
-}
-
-void write_manifest(const fs::path& folder, const Manifest& manifest) {
-  // Written without a final newline, so that any truncated manifest is invalid JSON.
-  write_atomic(folder / kManifestFile, std::string_view(to_json(manifest).dump(2)));
-}
-
 std::string listed_tensors(const Manifest& manifest, const std::string& file) {
   for (const std::string& name : {file, index_name(file)}) {
     if (manifest.files.contains(name)) return name;
   }
   return "";
-}
-
-bool is_of_optimizer(std::string_view name) {
-  return name.starts_with("optimizer-") || name.starts_with(kOptimizerFile);
 }
 
 Manifest read_manifest(const fs::path& folder) {

@@ -24,17 +24,16 @@ struct Manifest {
   int64_t version = kCheckpointVersion;
   std::map<std::string, FileContent> files;
 };
+void describe(auto& f, Manifest& c) {
+  f("format", c.format, "kind of the folder's content", required);
+  f("version", c.version, "version of that format", required);
+  f("files", c.files, "all other files of the folder", required);
+}
 
 void describe(auto& f, FileContent& c) {
   f("size", c.size, "size in bytes", required, at_least(0));
   f("sha256", c.sha256, "checksum (SHA-256) of the content, as hexadecimal digits", required);
 }
-
-/// Returns size and SHA-256 of a file.
-FileContent content_of(const fs::path& path);
-
-/// Writes the MANIFEST.json of a directory.
-void write_manifest(const fs::path& folder, const Manifest& manifest);
 
 /// Reads the MANIFEST.json of a directory. Throws DamagedCheckpointError if it is missing; Error
 /// (failure) if it cannot be read, is of another format or version, or does not list the files that
@@ -46,7 +45,9 @@ Manifest read_manifest(const fs::path& folder);
 std::string listed_tensors(const Manifest& manifest, const std::string& file);
 
 /// Returns whether a file of a checkpoint holds tensors of the optimizer, or is their index.
-bool is_of_optimizer(std::string_view name);
+inline bool is_of_optimizer(std::string_view name) {
+  return name.starts_with("optimizer-") || name.starts_with(kOptimizerFile);
+}
 
 /// Throws DamagedCheckpointError unless a listed file exists with its size and, if `hash`, its
 /// SHA-256; Error (failure) where that cannot be known.
@@ -59,7 +60,9 @@ void check_files(const fs::path& folder, const Manifest& manifest,
                  const std::function<bool(const std::string& name)>& hash);
 
 /// Returns the name of the index of files that stand for the one named so.
-std::string index_name(const std::string& file);
+inline std::string index_name(const std::string& file) {
+  return file + ".index.json";
+}
 /// Returns whether a path is named as an index is.
 bool is_index(const fs::path& path);
 

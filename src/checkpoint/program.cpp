@@ -14,8 +14,6 @@
 
 #include "manifest.h"
 #include "moesaic/base/checked_math.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
@@ -164,12 +162,6 @@ void check_content(const fs::path& file) {
 
 }  // namespace
 
-struct ExportedProgram::Runner {
-  explicit Runner(const fs::path& file) : handle(file.string(), "model") {}
-
-  torch::nativert::ModelRunnerHandle handle;
-};
-
 bool is_exported_program(const fs::path& file) {
   return is_torchscript(file) &&
          (is_in_zip(file, "models/model.json") || is_in_zip(file, "archive_format"));
@@ -183,8 +175,9 @@ ExportedProgram::ExportedProgram(const fs::path& file) : file_(file) {
   // The runner warns of every operator that it calls through the dispatcher.
   const auto loud = c10::make_scope_exit(
       [level = std::exchange(FLAGS_caffe2_log_level, 2)] { FLAGS_caffe2_log_level = level; });
-  runner_ =
-      in_one_line(file, "cannot load the program", [&] { return std::make_unique<Runner>(file); });
+  runner_ = in_one_line(file, "cannot load the program", [&] {
+    return std::make_unique<torch::nativert::ModelRunnerHandle>(file.string(), "model");
+  });
 }
 
 ExportedProgram::~ExportedProgram() = default;
@@ -193,7 +186,7 @@ std::vector<at::Tensor> ExportedProgram::outputs(const at::Tensor& images_BCHW) 
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
   in_one_line(file_, "cannot run the program",
-              [&] { add_tensors(runner_->handle.run({images_BCHW.contiguous()}, {}), tensors); });
+              [&] { add_tensors(runner_->run({images_BCHW.contiguous()}, {}), tensors); });
   if (tensors.empty()) fail("{}: a program without a tensor as its output", file_.string());
   return tensors;
 }

@@ -8,11 +8,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "manifest.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {
@@ -24,11 +25,12 @@ void write_json(const fs::path& folder, const std::string& name, const Json& jso
                 Manifest& manifest) {
   const fs::path path = folder / name;
   try {
-    write_atomic(path, std::string_view(json.dump(2) + "\n"));
+    const std::string text = json.dump(2) + "\n";
+    write_atomic(path, std::string_view(text));
+    manifest.files[name] = {std::ssize(text), sha256_hex(std::as_bytes(std::span(text)))};
   } catch (const Json::exception& error) {
     fail("{}: cannot be written as JSON: {}", without_staging(path).string(), error.what());
   }
-  manifest.files[name] = content_of(path);
 }
 
 /// Puts format and version first, so that a reader sees them before anything they determine.
@@ -54,13 +56,6 @@ std::string shard_name(const std::string& file, int64_t index, int64_t count) {
 void check_place(int64_t index, int64_t count) {
   if (count >= 1 && index >= 0 && index < count) return;
   fail_usage("a checkpoint of {} shards has no shard {}, counted from 0", count, index);
-}
-
-void check_whole(const TensorMap& tensors) {
-  for (const auto& [name, tensor] : tensors) {
-    if (parse_slice(name))
-      fail_usage("'{}': the only shard of a checkpoint has whole tensors", name);
-  }
 }
 
 /// Returns the files of all shards, each of which is there once, and checks their sizes.
@@ -134,7 +129,10 @@ WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
   check_place(index, count);
   WrittenShard written{.index = index, .num_shards = count, .files = {}};
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
-    if (count == 1) check_whole(tensors);
+    for (const auto& [tensor, unused] : tensors) {
+      if (count > 1 || !parse_slice(tensor)) continue;
+      fail_usage("'{}': the only shard of a checkpoint has whole tensors", tensor);
+    }
     const std::string name = shard_name(file, index, count);
     written.files[name] = write_tensors(staging / name, tensors, {}, progress);
   };
@@ -157,7 +155,8 @@ void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards, c
   }
   write_json(staged.path(), kStateFile, state, manifest);
   write_json(staged.path(), kConfigFile, full, manifest);
-  write_manifest(staged.path(), manifest);
+  // Without a final newline, so that any truncated manifest is invalid JSON.
+  write_atomic(staged.path() / kManifestFile, std::string_view(to_json(manifest).dump(2)));
   staged.commit();
 }
 
@@ -177,7 +176,8 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, const
       done += tensor.nbytes();
       return tensor;
     };
-    shard.files[kModelFile] = write_tensors(staged.path() / kModelFile, checkpoint.model, next);
+    shard.files[kModelFile] =
+        write_tensors(staged.path() / kModelFile, checkpoint.model, {}, {}, next);
     if (progress) progress(done, total);
   } else {
     shard = write_shard(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "manifest.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
@@ -58,10 +57,6 @@ std::shared_ptr<Model> fitting_shape(const Value& config, const TensorMap& tenso
   return shape;
 }
 
-std::string weights_of(const Checkpoint& checkpoint) {
-  return weights_file(checkpoint).string();
-}
-
 constexpr std::string_view kStep = "step_";
 
 /// Returns whether a checkpoint was saved within a phase that evaluates an average of the weights.
@@ -85,95 +80,6 @@ std::string others_beside(const fs::path& checkpoints) {
   }
   return others.empty() ? "" : fmt::format("; other checkpoints: {}", fmt::join(others, ", "));
 }
-
-/// Returns whether load_newest_checkpoint() may take what is there.
-bool may_be_network(const fs::path& path) {
-  return is_export(path) || path_exists(path / kManifestFile) || !step_checkpoints(path).empty() ||
-         !step_checkpoints(path / "checkpoints").empty();
-}
-
-}  // namespace
-
-Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
-  const Manifest manifest = verify(folder, options);
-  Checkpoint checkpoint;
-  checkpoint.folder = folder;
-  checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
-  checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
-  if (options.load_model) {
-    const fs::path file = folder / listed_tensors(manifest, kModelFile);
-    checkpoint.model = read_weights(file, options.mmap);
-  }
-  const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
-  if (options.load_optimizer && !optimizer.empty()) {
-    checkpoint.optimizer = read_tensors(folder / optimizer);
-  }
-  if (options.load_model && !options.load_optimizer && is_averaged(checkpoint)) {
-    constexpr std::string_view kAverage = ".ema";  // See train/weight_average.h.
-    Checkpoint whole = load_checkpoint(folder, {.verify = options.verify, .load_model = false});
-    for (auto& [name, tensor] : whole.optimizer) {
-      if (!name.ends_with(kAverage)) continue;
-      checkpoint.model[name.substr(0, name.size() - kAverage.size())] = std::move(tensor);
-    }
-  }
-  return checkpoint;
-}
-
-uint64_t weights_bytes(const fs::path& folder) {
-  return file_bytes(open_tensors(tensors_path(folder, kModelFile)).paths);
-}
-
-std::shared_ptr<Model> stored_meta_model(const Value& config) {
-  return with_errors_as_failures([&] { return build_meta_model(config); });
-}
-
-Value model_config(const Checkpoint& checkpoint) {
-  const bool exported = is_export(checkpoint.folder);
-  if (exported && !fs::is_directory(checkpoint.folder)) {
-    return Value::from_json(checkpoint.config.at("model"),
-                            part_of_export(checkpoint.folder, "config"));
-  }
-  const Value stored = read_stored(checkpoint.folder / kConfigFile, kMaxListBytes);
-  if (!exported) return stored.at("model");
-  Value::Object settings = stored.members("model");
-  std::erase_if(settings, [](const Value::Member& one) { return one.key == kConstantsKey; });
-  return {stored.origin(), std::move(settings)};
-}
-
-std::shared_ptr<Model> meta_model_of(const Checkpoint& checkpoint) {
-  check_finite_weights(checkpoint.model, weights_of(checkpoint));
-  return fitting_shape(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
-}
-
-std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
-                                const std::string& from) {
-  const int64_t count = fitting_shape(config, tensors, from)->num_parameters();
-  std::shared_ptr<Model> model = build_model(config, 0, static_cast<double>(count));
-  load_state(*model, tensors, from);
-  model->eval();
-  return model;
-}
-
-std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
-  if (is_exported_program(checkpoint.folder)) {
-    std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
-    const Json stored = checkpoint.config.value(kInputKey, Json());
-    InputSpec input;
-    if (stored.is_object() && stored.value("takes_bytes", Json()) == true) {
-      input = input_spec_of(checkpoint, *shape);
-    }
-    return program_model(checkpoint.folder, std::move(shape), input);
-  }
-  check_finite_weights(checkpoint.model, weights_of(checkpoint));
-  return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
-}
-
-std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust) {
-  return model_of(
-      load_newest_checkpoint(run_or_checkpoint, {.load_optimizer = false, .trust = trust}));
-}
-
-namespace {
 
 /// Takes mean and std from the data's description of today.
 void describe_data(const std::string& data, InputSpec& spec) {
@@ -235,6 +141,87 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
 }
 
 }  // namespace
+
+Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
+  const Manifest manifest = verify(folder, options);
+  Checkpoint checkpoint;
+  checkpoint.folder = folder;
+  checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
+  checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
+  if (options.load_model) {
+    const fs::path file = folder / listed_tensors(manifest, kModelFile);
+    checkpoint.model = read_weights(file, options.mmap);
+  }
+  const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
+  if (options.load_optimizer && !optimizer.empty()) {
+    checkpoint.optimizer = read_tensors(folder / optimizer);
+  }
+  if (options.load_model && !options.load_optimizer && is_averaged(checkpoint)) {
+    constexpr std::string_view kAverage = ".ema";  // See WeightAverage.
+    Checkpoint whole = load_checkpoint(folder, {.verify = options.verify, .load_model = false});
+    for (auto& [name, tensor] : whole.optimizer) {
+      if (!name.ends_with(kAverage)) continue;
+      checkpoint.model[name.substr(0, name.size() - kAverage.size())] = std::move(tensor);
+    }
+  }
+  return checkpoint;
+}
+
+uint64_t weights_bytes(const fs::path& folder) {
+  return file_bytes(open_tensors(tensors_path(folder, kModelFile)).paths);
+}
+
+std::shared_ptr<Model> stored_meta_model(const Value& config) {
+  return with_errors_as_failures([&] { return build_meta_model(config); });
+}
+
+Value model_config(const Checkpoint& checkpoint) {
+  const bool exported = is_export(checkpoint.folder);
+  if (exported && !fs::is_directory(checkpoint.folder)) {
+    return Value::from_json(checkpoint.config.at("model"),
+                            part_of_export(checkpoint.folder, "config"));
+  }
+  const Value stored = read_stored(checkpoint.folder / kConfigFile, kMaxListBytes);
+  if (!exported) return stored.at("model");
+  Value::Object settings = stored.members("model");
+  std::erase_if(settings, [](const Value::Member& one) { return one.key == kConstantsKey; });
+  return {stored.origin(), std::move(settings)};
+}
+
+std::shared_ptr<Model> meta_model_of(const Checkpoint& checkpoint) {
+  const std::string from = weights_file(checkpoint).string();
+  check_finite_weights(checkpoint.model, from);
+  return fitting_shape(model_config(checkpoint), checkpoint.model, from);
+}
+
+std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
+                                const std::string& from) {
+  const int64_t count = fitting_shape(config, tensors, from)->num_parameters();
+  std::shared_ptr<Model> model = build_model(config, 0, static_cast<double>(count));
+  load_state(*model, tensors, from);
+  model->eval();
+  return model;
+}
+
+std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
+  if (is_exported_program(checkpoint.folder)) {
+    std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
+    const Json stored = checkpoint.config.value(kInputKey, Json());
+    InputSpec input;
+    if (stored.is_object() && stored.value("takes_bytes", Json()) == true) {
+      input = input_spec_of(checkpoint, *shape);
+    }
+    return program_model(checkpoint.folder, std::move(shape), input);
+  }
+  const std::string from = weights_file(checkpoint).string();
+  check_finite_weights(checkpoint.model, from);
+  return model_of(model_config(checkpoint), checkpoint.model, from);
+}
+
+std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust) {
+  return model_of(
+      load_newest_checkpoint(run_or_checkpoint, {.load_optimizer = false, .trust = trust}));
+}
 
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
   const auto input = checkpoint.config.find(kInputKey);
@@ -347,7 +334,10 @@ std::vector<fs::path> saved_checkpoints(const fs::path& folder) {
 }
 
 std::string nearest_network(const fs::path& path) {
-  return nearest_sibling(path, PathForm::path, may_be_network);
+  return nearest_sibling(path, PathForm::path, [](const fs::path& other) {
+    return is_export(other) || path_exists(other / kManifestFile) ||
+           !step_checkpoints(other).empty() || !step_checkpoints(other / "checkpoints").empty();
+  });
 }
 
 void fail_no_network(const fs::path& path, const std::string& near) {

@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -14,15 +13,9 @@
 
 #include "manifest.h"
 #include "moesaic/base/checked_math.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/save.h"
-#include "moesaic/checkpoint/tensors.h"
-#include "moesaic/config/document.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 
@@ -176,77 +169,14 @@ TensorFiles open_index(const fs::path& index) {
   return opened;
 }
 
-}  // namespace
-
-std::string index_name(const std::string& file) {
-  return file + ".index.json";
-}
-
-bool is_index(const fs::path& path) {
-  return name_of(path).ends_with(kIndexSuffix);
-}
-
-fs::path tensors_path(const fs::path& folder, const std::string& file) {
-  std::error_code ignored;
-  const fs::path index = folder / index_name(file);
-  return !fs::exists(folder / file, ignored) && fs::exists(index, ignored) ? index : folder / file;
-}
-
-std::map<std::string, std::string> read_index(const fs::path& path) {
-  TensorIndex index =
-      with_errors_as_failures([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
-  for (const auto& [tensor, file] : index.weight_map) {
-    if (is_portable_name(file) && file.ends_with(kFileSuffix)) continue;
-    fail("{}: {} must name a {} file in the same folder", path.string(), printable(file),
-         kFileSuffix);
-  }
-  return std::move(index.weight_map);
-}
-
-TensorFiles open_tensors(const fs::path& path) {
-  return is_index(path) ? open_index(path) : open_file_of_tensors(path);
-}
-
-Json checked_index(const fs::path& folder, const std::vector<std::string>& names) {
-  std::map<std::string, std::string> weight_map;
-  std::vector<TensorPiece> all;
-  uint64_t bytes = 0;
-  for (const std::string& name : names) {
-    for (TensorPiece& piece : pieces_of(folder / name)) {
-      const auto [listed, fresh] = weight_map.emplace(piece.entry.name, name);
-      if (!fresh) {
-        fail("{}: tensor {} is in '{}' and in '{}'", folder.string(), printable(piece.entry.name),
-             listed->second, name);
-      }
-      bytes += piece.entry.end - piece.entry.begin;
-      all.push_back(std::move(piece));
-    }
-  }
-  joined(std::move(all), folder);
-  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}};
-}
-
-uint64_t file_bytes(const std::vector<fs::path>& paths) {
-  uint64_t bytes = 0;
-  for (const fs::path& path : paths) bytes += fs::file_size(path);
-  return bytes;
-}
-
-namespace {
-
-struct DtypeName {
-  const char* name;
-  at::ScalarType type;
-};
-constexpr std::array kDtypes = {DtypeName{"F64", at::kDouble}, DtypeName{"F32", at::kFloat},
-                                DtypeName{"F16", at::kHalf},   DtypeName{"BF16", at::kBFloat16},
-                                DtypeName{"I64", at::kLong},   DtypeName{"I32", at::kInt},
-                                DtypeName{"I16", at::kShort},  DtypeName{"I8", at::kChar},
-                                DtypeName{"U8", at::kByte},    DtypeName{"BOOL", at::kBool}};
+constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
+    {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf},  {"BF16", at::kBFloat16},
+    {"I64", at::kLong},   {"I32", at::kInt},   {"I16", at::kShort}, {"I8", at::kChar},
+    {"U8", at::kByte},    {"BOOL", at::kBool}};
 
 at::ScalarType type_of(const std::string& dtype, const std::string& where) {
-  for (const DtypeName& known : kDtypes) {
-    if (dtype == known.name) return known.type;
+  for (const auto& [name, type] : kDtypes) {
+    if (dtype == name) return type;
   }
   fail("{}: dtype {} is not supported", where, dtype);
 }
@@ -316,9 +246,59 @@ TensorMap tensors_of(const fs::path& path, auto make) {
 
 }  // namespace
 
+bool is_index(const fs::path& path) {
+  return name_of(path).ends_with(kIndexSuffix);
+}
+
+fs::path tensors_path(const fs::path& folder, const std::string& file) {
+  std::error_code ignored;
+  const fs::path index = folder / index_name(file);
+  return !fs::exists(folder / file, ignored) && fs::exists(index, ignored) ? index : folder / file;
+}
+
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  TensorIndex index =
+      with_errors_as_failures([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
+  for (const auto& [tensor, file] : index.weight_map) {
+    if (is_portable_name(file) && file.ends_with(kFileSuffix)) continue;
+    fail("{}: {} must name a {} file in the same folder", path.string(), printable(file),
+         kFileSuffix);
+  }
+  return std::move(index.weight_map);
+}
+
+TensorFiles open_tensors(const fs::path& path) {
+  return is_index(path) ? open_index(path) : open_file_of_tensors(path);
+}
+
+Json checked_index(const fs::path& folder, const std::vector<std::string>& names) {
+  std::map<std::string, std::string> weight_map;
+  std::vector<TensorPiece> all;
+  uint64_t bytes = 0;
+  for (const std::string& name : names) {
+    for (TensorPiece& piece : pieces_of(folder / name)) {
+      const auto [listed, fresh] = weight_map.emplace(piece.entry.name, name);
+      if (!fresh) {
+        fail("{}: tensor {} is in '{}' and in '{}'", folder.string(), printable(piece.entry.name),
+             listed->second, name);
+      }
+      bytes += piece.entry.end - piece.entry.begin;
+      all.push_back(std::move(piece));
+    }
+  }
+  joined(std::move(all), folder);
+  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}};
+}
+
+uint64_t file_bytes(const std::vector<fs::path>& paths) {
+  uint64_t bytes = 0;
+  for (const fs::path& path : paths) bytes += fs::file_size(path);
+  return bytes;
+}
+
 const char* dtype_name(at::ScalarType type, const std::string& where) {
-  for (const DtypeName& known : kDtypes) {
-    if (type == known.type) return known.name;
+  for (const auto& [name, known] : kDtypes) {
+    if (type == known) return name;
   }
   fail("{}: dtype {} is not supported", where, c10::toString(type));
 }
@@ -346,12 +326,12 @@ TensorMap read_weights(const fs::path& path, bool mmap) {
   });
 }
 
-FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
-                          const std::function<at::Tensor(const std::string& name)>& make,
+FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata,
-                          std::function<void()> progress) {
+                          std::function<void()> progress,
+                          const std::function<at::Tensor(const std::string& name)>& make) {
   std::vector<safetensors::Item> items;
-  for (const auto& [name, shape] : shapes) {
+  for (const auto& [name, shape] : tensors) {
     const std::string where = path.string() + ": " + name;
     if (!shape.defined()) fail("{}: the tensor is undefined", where);
     if (shape.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
@@ -360,18 +340,11 @@ FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
   at::Tensor held;  // Owns the bytes until the next tensor.
   const auto bytes_of = [&](const safetensors::Item& item) {
     held.reset();  // Freed before the next one is allocated.
-    held = make(item.name).detach().to(at::kCPU).contiguous();
+    held = (make ? make(item.name) : tensors.at(item.name)).detach().to(at::kCPU).contiguous();
     return std::span(static_cast<const std::byte*>(held.const_data_ptr()), held.nbytes());
   };
   return safetensors::write_streamed(path, std::move(items), bytes_of, metadata,
                                      std::move(progress));
-}
-
-FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
-                          const std::map<std::string, std::string>& metadata,
-                          std::function<void()> progress) {
-  const auto given = [&](const std::string& name) { return tensors.at(name); };
-  return write_tensors(path, tensors, given, metadata, std::move(progress));
 }
 
 std::string hash_of(const TensorMap& tensors) {

@@ -89,12 +89,10 @@ const Names* names_in(const Environment& environment) {
 /// Returns which process this is, without the rendezvous.
 Launch numbers_in(const Environment& environment, const Names& names) {
   constexpr int64_t kMax = 65536;  // Far above what a store and its sockets can serve.
-  const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
   Launch launch;
-  launch.world_size =
-      number_in(names.size, size ? *size : required(environment, names.size, names.rank), 1, kMax);
-  launch.rank = number_in(names.rank, rank ? *rank : required(environment, names.rank, names.size),
-                          0, launch.world_size - 1);
+  launch.world_size = number_in(names.size, required(environment, names.size, names.rank), 1, kMax);
+  launch.rank = number_in(names.rank, required(environment, names.rank, names.size), 0,
+                          launch.world_size - 1);
   const std::optional<std::string> local = environment(names.local_rank);
   launch.local_rank = local ? number_in(names.local_rank, *local, 0, kMax) : launch.rank;
   const std::string local_size = environment(names.local_size).value_or("");  // SLURM's: "4(x2)".

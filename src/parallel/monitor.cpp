@@ -206,14 +206,17 @@ std::string ProcessMesh::Monitor::name_of(int64_t rank) {
 
 std::vector<std::string> ProcessMesh::Monitor::exchange(const std::string& text,
                                                         std::chrono::seconds timeout) try {
-  const std::chrono::seconds limit = StoreAllGather::limit(rank_, timeout);
+  // Process 0 finds out who makes no progress; the others, which wait for it, let it say so.
+  const std::chrono::seconds limit = rank_ == 0 ? timeout : 3 * timeout / 2;
   const auto pause = std::clamp<std::chrono::milliseconds>(timeout / 8, 100ms, 5000ms);
-  SilenceTimer silence;
+  // In pauses between calls: time in which all processes were stopped does not count.
+  std::chrono::milliseconds idle(0);
+  std::string before;
   return exchange_(text, pause, [&](const std::vector<int64_t>& missing) {
     if (store_->check({"ends"})) throw PeerFailure("another process ends");
     std::string now;
     for (const int64_t rank : missing) now += last_status_of(rank).first + " ";
-    const auto idle = silence.after(pause, std::move(now));
+    idle = now == std::exchange(before, now) ? idle + pause : 0ms;
     if (idle == 0ms) return progress();  // Of those that wait for this one, too.
     if (idle < limit) return;
     fail("{} made no progress in a save for {}; check its disk, or raise parallel.timeout",
@@ -286,9 +289,6 @@ void ProcessMesh::Monitor::shut_down_after_failure() noexcept {
     // Nobody is left to wait for.
   }
 }
-
-StoreAllGather::StoreAllGather(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
-    : store_(std::move(store)), rank_(rank), size_(size) {}
 
 std::vector<std::string> StoreAllGather::operator()(const std::string& text,
                                                     std::chrono::milliseconds pause,

@@ -14,22 +14,6 @@
 
 namespace moesaic {
 
-/// How long no other status was read. It is counted in pauses between calls, so that no time is
-/// missed in which all processes were stopped.
-class SilenceTimer {
- public:
-  /// Returns for how long the news have been these; called after each pause.
-  std::chrono::milliseconds after(std::chrono::milliseconds pause, std::string news) {
-    length_ = news == news_ ? length_ + pause : std::chrono::milliseconds(0);
-    news_ = std::move(news);
-    return length_;
-  }
-
- private:
-  std::chrono::milliseconds length_{0};
-  std::string news_;
-};
-
 /// Texts that processes exchange through a store, beside collectives of other threads. Process 0
 /// waits for a list of keys and puts all texts into one key, for which the others wait: 4 requests
 /// a process and exchange, and no key of an exchange outlives the next one.
@@ -39,13 +23,8 @@ class StoreAllGather {
   /// throws to end the wait.
   using OnMissing = std::function<void(const std::vector<int64_t>& ranks)>;
 
-  /// Returns for how long a process waits for one that makes no progress. Process 0 finds out which
-  /// one that is, and the others, which wait for process 0, leave it time to say so.
-  static std::chrono::seconds limit(int64_t rank, std::chrono::seconds timeout) {
-    return rank == 0 ? timeout : 3 * timeout / 2;
-  }
-
-  StoreAllGather(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
+  StoreAllGather(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
+      : store_(std::move(store)), rank_(rank), size_(size) {}
 
   /// Returns the texts of all processes by rank. All of them call it equally often. Throws what
   /// `missing` does, which is called every `pause`, and what the store throws.

@@ -76,6 +76,85 @@ class SilentHandler : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using GroupPointer = std::shared_ptr<const ProcessGroup>;
+
+/// What a backward pass needs of its forward pass, apart from tensors.
+struct RowExchange : torch::CustomClassHolder {
+  GroupPointer group;
+  Traffic traffic = Traffic::other;
+  std::vector<int64_t> send = {}, receive = {};
+};
+
+/// Keeps it for the backward pass.
+RowExchange& keep(AutogradContext* context, const GroupPointer& group) {
+  auto exchange = c10::make_intrusive<RowExchange>();
+  exchange->group = group;
+  context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
+  return *exchange;
+}
+
+const RowExchange& kept(AutogradContext* context) {
+  return static_cast<const RowExchange&>(*context->saved_data.at("exchange").toCapsule());
+}
+
+at::Tensor summed(const at::Tensor& x, const ProcessGroup& group, Traffic traffic) {
+  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum, traffic);
+  return sum;
+}
+
+struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group) {
+    keep(context, group);
+    return group->all_gather(x, Traffic::logits);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const ProcessGroup& group = *kept(context).group;
+    const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
+    const int64_t rows = sum.size(0) / group.size();
+    return {sum.narrow(0, group.rank() * rows, rows), {}};
+  }
+};
+
+struct AllReduceSum : torch::autograd::Function<AllReduceSum> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group, Traffic traffic) {
+    keep(context, group).traffic = traffic;
+    return summed(x, *group, traffic);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const RowExchange& exchange = kept(context);
+    return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
+  }
+};
+
+struct AllToAllRows : torch::autograd::Function<AllToAllRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
+                            const GroupPointer& group) {
+    RowExchange& exchange = keep(context, group);
+    exchange.send = send;
+    exchange.receive = receive;
+    context->saved_data["rows"] = x.size(0);
+    return group->all_to_all(x, send, receive, Traffic::rows);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const RowExchange& exchange = kept(context);
+    at::Tensor back =
+        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
+    const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
+    if (unsent > 0) {  // Unused rows of a routing's buffer.
+      std::vector<int64_t> shape = back.sizes().vec();
+      shape[0] = unsent;
+      back = at::cat({back, at::zeros(shape, back.options())});
+    }
+    return {back, {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
@@ -183,89 +262,6 @@ std::vector<std::string> ProcessGroup::all_gather_strings(const std::string& tex
   }
   return texts;
 }
-
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using GroupPointer = std::shared_ptr<const ProcessGroup>;
-
-/// What a backward pass needs of its forward pass, apart from tensors.
-struct RowExchange : torch::CustomClassHolder {
-  GroupPointer group;
-  Traffic traffic = Traffic::other;
-  std::vector<int64_t> send = {}, receive = {};
-};
-
-/// Keeps it for the backward pass.
-RowExchange& keep(AutogradContext* context, const GroupPointer& group) {
-  auto exchange = c10::make_intrusive<RowExchange>();
-  exchange->group = group;
-  context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
-  return *exchange;
-}
-
-const RowExchange& kept(AutogradContext* context) {
-  return static_cast<const RowExchange&>(*context->saved_data.at("exchange").toCapsule());
-}
-
-at::Tensor summed(const at::Tensor& x, const ProcessGroup& group, Traffic traffic) {
-  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
-  group.all_reduce(sum, traffic);
-  return sum;
-}
-
-struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const GroupPointer& group) {
-    keep(context, group);
-    return group->all_gather(x, Traffic::logits);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const ProcessGroup& group = *kept(context).group;
-    const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
-    const int64_t rows = sum.size(0) / group.size();
-    return {sum.narrow(0, group.rank() * rows, rows), {}};
-  }
-};
-
-struct AllReduceSum : torch::autograd::Function<AllReduceSum> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const GroupPointer& group, Traffic traffic) {
-    keep(context, group).traffic = traffic;
-    return summed(x, *group, traffic);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const RowExchange& exchange = kept(context);
-    return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
-  }
-};
-
-struct AllToAllRows : torch::autograd::Function<AllToAllRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
-                            const GroupPointer& group) {
-    RowExchange& exchange = keep(context, group);
-    exchange.send = send;
-    exchange.receive = receive;
-    context->saved_data["rows"] = x.size(0);
-    return group->all_to_all(x, send, receive, Traffic::rows);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const RowExchange& exchange = kept(context);
-    at::Tensor back =
-        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
-    const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
-    if (unsent > 0) {  // Unused rows of a routing's buffer.
-      std::vector<int64_t> shape = back.sizes().vec();
-      shape[0] = unsent;
-      back = at::cat({back, at::zeros(shape, back.options())});
-    }
-    return {back, {}, {}, {}};
-  }
-};
-
-}  // namespace
 
 at::Tensor all_gather_rows(const at::Tensor& x, const GroupPointer& group) {
   return group->size() == 1 ? x : AllGatherRows::apply(x, group);

@@ -22,7 +22,6 @@
 #include <future>
 #include <system_error>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/suggestions.h"

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/registry.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
@@ -130,10 +129,11 @@ void warn_of_idle_router(const SettingLocations& locations, const Model& model) 
       const bool idle = gates_are_one(block.layer->options().rule);
       if (!idle || !parameters[name].is_same(block.layer->router->weight)) continue;
       log_warning(
-          "{0}: phase '{1}': the router's gates are 1, so {2} gets no gradient; add {2} to "
-          "'frozen', or, in a model with token choice, set the gate softmax_all",
-          locations.find_in_model(model.setting_paths().router_name, "trainable"),
-          locations.phase().name, name);
+          "{0}: the router's gates are 1, so {1} gets no gradient; add {1} to 'frozen', or, in a "
+          "model with token choice, set the gate softmax_all",
+          locations.at_place(
+              locations.find_in_model(model.setting_paths().router_name, "trainable")),
+          name);
       return;
     }
   }
@@ -168,10 +168,10 @@ void check_aux_losses(const std::map<std::string, double>& phase, const SettingL
     const bool of_phase = phase.contains(name);
     const std::string key = "aux_losses." + name,
                       of_model = locations.find_in_model(zero.setting, key + ":");
+    const std::string place =
+        of_phase ? SettingLocations::preferred({locations.find({key + ":"}), of_model}) : of_model;
     const std::string message = fmt::format(
-        "{}: phase '{}': {} {}",
-        of_phase ? SettingLocations::preferred({locations.find({key + ":"}), of_model}) : of_model,
-        locations.phase().name,
+        "{}: {} {}", locations.at_place(place),
         of_phase ? key : fmt::format("the model's weight of the {} loss", name), zero.text);
     if (of_phase || !zero.lacks_noise) fail_usage("{}", message);
     log_warning("{}", message);

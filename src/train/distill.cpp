@@ -6,10 +6,8 @@
 
 #include <algorithm>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/autocast.h"
@@ -49,34 +47,28 @@ std::string* find_teacher(PhaseConfig& phase) {
   return distill ? &distill->teacher : nullptr;
 }
 
-std::string teacher_of(const PhaseConfig& phase) {
-  PhaseConfig copy = phase;
-  const std::string* const teacher = find_teacher(copy);
-  return teacher == nullptr ? "" : *teacher;
-}
-
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          const SettingLocations& locations,
                                          const std::vector<PhaseConfig>& phases,
                                          bool may_be_missing) {
   const std::string place = locations.find({"distill.teacher", "distill"});
+  const std::string start = locations.at_place(place);
   if (std::ranges::find(phases, teacher, &PhaseConfig::name) != phases.end()) {
     std::string earlier;
     for (const PhaseConfig& phase : phases) {
       if (phase.name == locations.phase().name) break;
       earlier += phase.name + ", ";
     }
-    fail_usage("{}: phase '{}': teacher '{}' is no earlier phase; choose {}a run or a checkpoint",
-               place, locations.phase().name, teacher, earlier);
+    fail_usage("{}: teacher '{}' is no earlier phase; choose {}a run or a checkpoint", start,
+               teacher, earlier);
   }
   if (!path_exists(teacher)) {
     if (may_be_missing) {
-      log_warning("{}: phase '{}': teacher {} is not here; it is left unchecked", place,
-                  locations.phase().name, teacher);
+      log_warning("{}: teacher {} is not here; it is left unchecked", start, teacher);
       return std::nullopt;
     }
-    fail_usage("{}: phase '{}': teacher '{}' is neither an earlier phase nor a checkpoint{}", place,
-               locations.phase().name, teacher, nearest_network(teacher));
+    fail_usage("{}: teacher '{}' is neither an earlier phase nor a checkpoint{}", start, teacher,
+               nearest_network(teacher));
   }
   return at_location(place, [&] {
     const Checkpoint found = load_newest_checkpoint(
@@ -94,11 +86,11 @@ std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
 void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
                    const Model& model, const std::vector<std::string>& classes,
                    const DatasetInfo& data) {
+  const std::string start = locations.at({"distill.teacher", "distill"});
   const auto refuse = [&](const char* what) {
     fail_usage(
-        "{0}: phase '{1}': the teacher has other {2} than the network; choose a teacher with the "
-        "network's {2}",
-        locations.find({"distill.teacher", "distill"}), locations.phase().name, what);
+        "{0}: the teacher has other {1} than the network; choose a teacher with the network's {1}",
+        start, what);
   };
   if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
   if (teacher.shape->num_members() != model.num_members()) refuse("members");
@@ -110,11 +102,10 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
   const bool same = teacher.mean == data.mean && teacher.std == data.std;
   if (teacher.mean.empty() || same) return;
   log_warning(
-      "{}: phase '{}': the teacher was trained on inputs of mean [{}] and std [{}] and gets those "
-      "of [{}] and [{}]; set preprocess.mean and preprocess.std to the former",
-      locations.find({"distill.teacher", "distill"}), locations.phase().name,
-      fmt::join(teacher.mean, ", "), fmt::join(teacher.std, ", "), fmt::join(data.mean, ", "),
-      fmt::join(data.std, ", "));
+      "{}: the teacher was trained on inputs of mean [{}] and std [{}] and gets those of [{}] and "
+      "[{}]; set preprocess.mean and preprocess.std to the former",
+      start, fmt::join(teacher.mean, ", "), fmt::join(teacher.std, ", "),
+      fmt::join(data.mean, ", "), fmt::join(data.std, ", "));
 }
 
 }  // namespace moesaic

@@ -9,11 +9,8 @@
 #include <set>
 #include <span>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/difference.h"
-#include "moesaic/config/document.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {
@@ -188,11 +185,8 @@ void sync_network(const ProcessMesh& processes, const fs::path& checkpoint, cons
   processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
 }
 
-std::string data_fingerprint(const Dataset& data) {
-  return data_fingerprint(data, data_record(data, /*reads_shards=*/false));
-}
-
-std::string data_fingerprint(const Dataset& data, DataRecord record) {
+std::string data_fingerprint(const Dataset& data, const DataRecord* known) {
+  DataRecord record = known != nullptr ? *known : data_record(data, /*reads_shards=*/false);
   // Not every process has the same shards here.
   if (!record.shards.empty()) record.labels = record.files = record.images = "";
   std::string text = to_json(record).dump();

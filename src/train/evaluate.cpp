@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/evaluate.h"
 
+#include <c10/util/ScopeExit.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/ops/autocast.h"
@@ -17,28 +17,29 @@
 namespace moesaic {
 namespace {
 
-/// Keeps a network in evaluation mode while it lives.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
-    model_.eval();
-    nn::set_batch_shard(model_, {});
-  }
-  ~EvaluationMode() {
-    model_.train(training_);
-    model_.set_first_sample_index(0);
-    nn::set_batch_shard(model_, {});
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  Model& model_;
-  bool training_;
-};
+/// Keeps a network in evaluation mode while the result lives.
+auto evaluation_mode(Model& model) {
+  const bool training = model.is_training();
+  model.eval();
+  nn::set_batch_shard(model, {});
+  return c10::make_scope_exit([&model, training] {
+    model.train(training);
+    model.set_first_sample_index(0);
+    nn::set_batch_shard(model, {});
+  });
+}
 
 void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;
+}
+
+/// Adds the rows of each kind of images, as their numbers below `kinds` say; none without numbers.
+void add_kinds(at::Tensor& sum, const Routing& routing, const at::Tensor& numbers_B,
+               int64_t kinds) {
+  if (!numbers_B.defined()) return;
+  const int64_t tokens = routing.num_tokens() / std::max<int64_t>(1, numbers_B.size(0));
+  const at::Tensor numbers_T = numbers_B.to(routing.token.device()).repeat_interleave(tokens);
+  add_to(sum, dispatch_counts(routing, numbers_T, kinds).cpu());
 }
 
 /// Returns entropy and rows of counts [kinds, K].
@@ -53,22 +54,11 @@ DispatchCounts dispatch_of(const at::Tensor& counts) {
   return dispatch;
 }
 
-/// What images are counted by: numbers of each, [B], below `kinds`; none where it is undefined.
-struct Kinds {
-  at::Tensor numbers_B;
-  int64_t kinds = 0;
-
-  at::Tensor count(const Routing& routing) const {
-    const int64_t tokens = routing.num_tokens() / std::max<int64_t>(1, numbers_B.size(0));
-    const at::Tensor numbers_T = numbers_B.to(routing.token.device()).repeat_interleave(tokens);
-    return dispatch_counts(routing, numbers_T, kinds).cpu();
-  }
-};
-
 /// Counts rows by layer and expert over batches.
 class RoutingCounts {
  public:
-  void add(const std::vector<RoutingRecord>& records, const Kinds& classes, const Kinds& groups) {
+  void add(const EvaluatedBatch& batch, const DatasetInfo& info) {
+    const std::vector<RoutingRecord>& records = batch.output.routings;
     if (layers_.empty()) layers_.resize(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const RoutingRecord& record = records[i];
@@ -79,8 +69,8 @@ class RoutingCounts {
       layer.tokens += record.routing.num_tokens();
       const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
       add_to(layer.rows, rows);
-      if (classes.numbers_B.defined()) add_to(layer.by_class, classes.count(record.routing));
-      if (groups.numbers_B.defined()) add_to(layer.by_group, groups.count(record.routing));
+      add_kinds(layer.by_class, record.routing, batch.labels_B, std::ssize(info.classes));
+      add_kinds(layer.by_group, record.routing, batch.groups_B, std::ssize(info.groups));
     }
   }
 
@@ -122,6 +112,17 @@ std::string inputs_text(const std::vector<int64_t>& shape) {
   return fmt::format("images of {} (channels x height x width)", fmt::join(shape, " x "));
 }
 
+void check_outputs(const Model& model, const DatasetInfo& info) {
+  const Task& task = task_of(info);
+  try {
+    task.check_outputs(model, info);
+  } catch (const Error& error) {
+    fail_usage("{}; choose data with {}, or a network with {}", error.what(),
+               count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
+               count_text(task.outputs(info), "output"));
+  }
+}
+
 }  // namespace
 
 std::string inputs_problem(const Model& model, const DatasetInfo& data) {
@@ -156,12 +157,11 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
   check_takes(model, dataset->info());
   const ProcessMesh* const processes = options.processes.get();
   if (processes != nullptr) processes->set_activity("an evaluation");
-  const EvaluationMode mode(model);
+  const auto mode = evaluation_mode(model);
   const c10::InferenceMode inference;
-  LoaderOptions loader_options;
-  loader_options.batch_size = options.batch_size;
-  loader_options.num_threads = options.num_loader_threads;
-  loader_options.is_shared = processes != nullptr;
+  LoaderOptions loader_options{.batch_size = options.batch_size,
+                               .num_threads = options.num_loader_threads,
+                               .is_shared = processes != nullptr};
   // Without equal shards each process takes all of a batch.
   if (processes != nullptr && options.batch_size % processes->size() == 0) {
     loader_options.batch_indices =
@@ -202,21 +202,6 @@ bool evaluate_batches(Model& model, std::shared_ptr<const Dataset> dataset,
   return loader.is_done();
 }
 
-namespace {
-
-void check_outputs(const Model& model, const DatasetInfo& info) {
-  const Task& task = task_of(info);
-  try {
-    task.check_outputs(model, info);
-  } catch (const Error& error) {
-    fail_usage("{}; choose data with {}, or a network with {}", error.what(),
-               count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
-               count_text(task.outputs(info), "output"));
-  }
-}
-
-}  // namespace
-
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options) {
   const DatasetInfo& info = dataset->info();
@@ -237,8 +222,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     of_targets.labels = batch.labels_B;
     of_targets.targets = batch.targets_BK;
     meter->add(on_cpu, of_targets);
-    counts.add(batch.output.routings, {batch.labels_B, std::ssize(info.classes)},
-               {batch.groups_B, std::ssize(info.groups)});
+    counts.add(batch, info);
     if (options.on_batch) options.on_batch(batch);
   };
   const auto begin = std::chrono::steady_clock::now();
@@ -284,15 +268,13 @@ ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& d
   if (dataset->size() == 0)
     fail_usage("'{0}' has no {1}s to calibrate by; choose a split with {1}s, such as train",
                dataset->info().name, example_noun(dataset->info()));
-  const EvaluationMode mode(model);
+  const auto mode = evaluation_mode(model);
   const c10::InferenceMode inference;
   const int64_t total = std::min(options.num_images, dataset->size());
-  LoaderOptions loading;
-  loading.batch_size = std::min(options.batch_size, total);
-  loading.num_threads = options.num_loader_threads;
-  loading.seed = options.seed;
-  loading.shuffle = true;
-  Loader loader(dataset, loading);
+  Loader loader(dataset, {.batch_size = std::min(options.batch_size, total),
+                          .seed = options.seed,
+                          .shuffle = true,
+                          .num_threads = options.num_loader_threads});
   const ExpertStatisticsMeter meter(model);
   for (int64_t done = 0; done < total;) {
     if (options.progress) options.progress(done, total);
@@ -307,8 +289,7 @@ ExpertStatistics calibrate(Model& model, const std::shared_ptr<const Dataset>& d
 }
 
 std::string calibration_split(const std::vector<std::string>& splits) {
-  const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
-  return validates ? "validation" : "train";
+  return std::ranges::count(splits, "validation") > 0 ? "validation" : "train";
 }
 
 }  // namespace moesaic

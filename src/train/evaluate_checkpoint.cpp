@@ -8,16 +8,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
-#include "moesaic/train/linear_probe.h"
 #include "moesaic/train/objective.h"
 
 namespace moesaic {
@@ -66,20 +63,16 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
   return std::ranges::count(splits, "validation") > 0 ? "validation" : "test";
 }
 
-/// Returns whether the data are a folder without other images than those of which a part is held
-/// out to validate with.
-bool is_bare_folder(const std::string& data) {
-  return has_spec(data) && load_dataset_spec(data).is_path() &&
-         DatasetSource(data).validation() > 0 && evaluation_split(dataset_splits(data)) != "test";
-}
-
 /// Returns the split that is asked for: a network, unlike a probe, has learned from no part of a
-/// folder that is not its own.
+/// folder that is not its own, also where it has no other images than those of which a part is held
+/// out to validate with.
 std::string asked_split(const EvaluateCheckpointOptions& options) {
-  const bool probes = !options.few_shot.shots.empty();
-  const bool whole =
-      !probes && options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
-  return whole ? kWhole : options.split;
+  const std::string& data = options.data;
+  const bool is_fixed = !options.few_shot.shots.empty() || !options.split.empty() || data.empty();
+  if (is_fixed || !has_spec(data) || !load_dataset_spec(data).is_path()) return options.split;
+  const bool is_bare =
+      DatasetSource(data).validation() > 0 && evaluation_split(dataset_splits(data)) != "test";
+  return is_bare ? kWhole : options.split;
 }
 
 /// Says whose data they are where no one gave their name.
@@ -214,6 +207,42 @@ std::string per_class_text(const CheckpointEvaluation& result) {
   return text;
 }
 
+/// Measures few shots in place of the network's own classes.
+void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoint, Model& model,
+           const EvaluateOptions& evaluate, CheckpointEvaluation& result) {
+  if (result.split == "train") {
+    fail_usage(
+        "--shots learns from the split 'train' and cannot measure on it; choose --split validation "
+        "or test");
+  }
+  CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
+  adapt_data(train, checkpoint, model, ClassNameSource::data);
+  const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
+  result.evaluation.is_complete = !found.empty();
+  result.evaluation.num_images = result.dataset->size();
+  result.evaluation.metrics = found;
+  if (found.empty()) return;
+  for (const int64_t shots : options.few_shot.shots) {
+    const std::string name = fmt::format("{}-shot", shots), key = "few_shot." + name;
+    std::string text = fmt::format("{:.2f} % with l2 {:g}", found.at(key), found.at(key + "_l2"));
+    const auto spread = found.find(key + "_std");
+    if (spread != found.end()) text += fmt::format(", std {:.2f} over seeds", spread->second);
+    result.metric_rows.emplace_back(name, text);
+  }
+}
+
+/// Returns which experts of a layer computed how many rows, and the fraction of each in them.
+std::string layer_text(const LayerRouting& layer) {
+  const bool one = layer.kept.size() == 1;
+  const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
+  const std::string experts = whole ? count_text(layer.num_experts, "expert")
+                                    : fmt::format("{} {} of {}", one ? "expert" : "experts",
+                                                  fmt::join(layer.kept, " "), layer.num_experts);
+  return fmt::format("{} {} {:.3f} rows per token; fraction of rows by expert {:.2f}", experts,
+                     one ? "computes" : "compute", layer.rows_per_token,
+                     fmt::join(layer.load, " "));
+}
+
 }  // namespace
 
 std::string trained_loss(const Checkpoint& checkpoint) {
@@ -257,34 +286,6 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
   }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
-
-namespace {
-
-/// Measures few shots in place of the network's own classes.
-void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoint, Model& model,
-           const EvaluateOptions& evaluate, CheckpointEvaluation& result) {
-  if (result.split == "train") {
-    fail_usage(
-        "--shots learns from the split 'train' and cannot measure on it; choose --split validation "
-        "or test");
-  }
-  CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
-  adapt_data(train, checkpoint, model, ClassNameSource::data);
-  const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
-  result.evaluation.is_complete = !found.empty();
-  result.evaluation.num_images = result.dataset->size();
-  result.evaluation.metrics = found;
-  if (found.empty()) return;
-  for (const int64_t shots : options.few_shot.shots) {
-    const std::string name = fmt::format("{}-shot", shots), key = "few_shot." + name;
-    std::string text = fmt::format("{:.2f} % with l2 {:g}", found.at(key), found.at(key + "_l2"));
-    const auto spread = found.find(key + "_std");
-    if (spread != found.end()) text += fmt::format(", std {:.2f} over seeds", spread->second);
-    result.metric_rows.emplace_back(name, text);
-  }
-}
-
-}  // namespace
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
@@ -365,22 +366,6 @@ Json to_json(const CheckpointEvaluation& result) {
   json["routing"] = to_json(result.evaluation.routing);
   return json;
 }
-
-namespace {
-
-/// Returns which experts of a layer computed how many rows, and the fraction of each in them.
-std::string layer_text(const LayerRouting& layer) {
-  const bool one = layer.kept.size() == 1;
-  const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
-  const std::string experts = whole ? count_text(layer.num_experts, "expert")
-                                    : fmt::format("{} {} of {}", one ? "expert" : "experts",
-                                                  fmt::join(layer.kept, " "), layer.num_experts);
-  return fmt::format("{} {} {:.3f} rows per token; fraction of rows by expert {:.2f}", experts,
-                     one ? "computes" : "compute", layer.rows_per_token,
-                     fmt::join(layer.load, " "));
-}
-
-}  // namespace
 
 std::string to_text(const CheckpointEvaluation& result) {
   const Evaluation& evaluation = result.evaluation;

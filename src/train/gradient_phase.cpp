@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
-#include "moesaic/config/value.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/process_mesh.h"
@@ -66,61 +64,14 @@ class DeferredCopy {
   std::optional<c10::Event> event_;  ///< End of the copy; none where values were here already.
 };
 
-}  // namespace
-
-DistributedGradients::DistributedGradients(const Model& model,
-                                           std::shared_ptr<const ProcessMesh> processes)
-    : processes_(std::move(processes)),
-      dense_(trained(model, false)),
-      experts_(trained(model, true)),
-      of_dense_(dense_, processes_->gradient_group(), Traffic::gradients),
-      of_experts_(experts_, processes_->replica_group(), Traffic::expert_gradients) {}
-
-void DistributedGradients::backward(const at::Tensor& loss) try {
-  of_dense_.prepare(loss);
-  of_experts_.prepare(loss);
-  loss.backward();
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
-  if (gradients.empty()) return;
-  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->expert_group().size()));
-} catch (const Error&) {
-  throw;
-} catch (const c10::DistError& error) {
-  throw PeerFailure(error.what_without_backtrace());
-} catch (const c10::Error&) {
-  throw;
-} catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
-  throw PeerFailure(error.what());
-}
-
-at::Tensor DistributedGradients::norm() const {
-  const torch::NoGradGuard no_grad;
-  const at::Tensor dense = gradient_norm(gradients_of(dense_));
-  if (experts_.empty()) return dense;
-  at::Tensor squared = gradient_norm(gradients_of(experts_)).square().reshape({1});
-  processes_->expert_group().all_reduce(squared, Traffic::metrics);
-  return (dense.square() + squared[0]).sqrt();
-}
-
-Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
-  Optimizer::NamedParameters chosen;
-  const Patterns trains(phase.trainable);
-  for (const auto& item : model.named_parameters()) {
-    at::Tensor parameter = item.value();
-    const bool trained = trains.any_matches(item.key());
-    parameter.requires_grad_(trained);
-    parameter.mutable_grad().reset();
-    if (trained) chosen.emplace_back(item.key(), parameter);
-  }
-  return chosen;
-}
-
-namespace {
-
 LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseContext& context) {
   const auto& config = settings_of<GradientConfig>(plan.config);
-  LoaderOptions options;
+  LoaderOptions options{.batch_size = plan.batch_size,
+                        .seed = seed,
+                        .shuffle = true,
+                        .drop_last = config.drop_last,
+                        .num_threads = context.num_loader_threads,
+                        .augment = config.augment};
   if (const ProcessMesh* const processes = context.processes.get()) {
     if (!config.drop_last && processes->size() > 1) {
       fail_usage("phase '{}': drop_last false is for one process; set it to true",
@@ -131,12 +82,6 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
         processes->rank(), processes->size());
     options.is_shared = true;
   }
-  options.batch_size = plan.batch_size;
-  options.seed = seed;
-  options.shuffle = true;
-  options.drop_last = config.drop_last;
-  options.num_threads = context.num_loader_threads;
-  options.augment = config.augment;
   return options;
 }
 
@@ -175,6 +120,101 @@ std::map<std::string, double> finite_metrics(const std::vector<std::string>& nam
 }
 
 }  // namespace
+
+DistributedGradients::DistributedGradients(const Model& model,
+                                           std::shared_ptr<const ProcessMesh> processes)
+    : processes_(std::move(processes)),
+      dense_(trained(model, false)),
+      experts_(trained(model, true)),
+      of_dense_(dense_, processes_->gradient_group(), Traffic::gradients),
+      of_experts_(experts_, processes_->replica_group(), Traffic::expert_gradients) {}
+
+void DistributedGradients::backward(const at::Tensor& loss) try {
+  of_dense_.prepare(loss);
+  of_experts_.prepare(loss);
+  loss.backward();
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
+  if (gradients.empty()) return;
+  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->expert_group().size()));
+} catch (const Error&) {
+  throw;
+} catch (const c10::DistError& error) {
+  throw PeerFailure(error.what_without_backtrace());
+} catch (const c10::Error&) {
+  throw;
+} catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
+  throw PeerFailure(error.what());
+}
+
+at::Tensor DistributedGradients::norm() const {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor dense = gradient_norm(gradients_of(dense_));
+  if (experts_.empty()) return dense;
+  at::Tensor squared = gradient_norm(gradients_of(experts_)).square().reshape({1});
+  processes_->expert_group().all_reduce(squared, Traffic::metrics);
+  return (dense.square() + squared[0]).sqrt();
+}
+
+WeightAverage::WeightAverage(const Model& model, double decay) : decay_(decay) {
+  if (decay == 0.0) return;
+  const auto add = [&](const std::string& name, const at::Tensor& weight) {
+    names_.push_back(name + ".ema");
+    weights_.push_back(weight.detach());
+    averages_.push_back(weight.detach().clone());
+  };
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad()) add(item.key(), item.value());
+  }
+  for (const auto& item : model.named_buffers()) {
+    if (item.value().defined() && item.value().is_floating_point()) add(item.key(), item.value());
+  }
+}
+
+void WeightAverage::update() {
+  if (!names_.empty()) at::_foreach_lerp_(averages_, weights_, 1.0 - decay_);
+}
+
+void WeightAverage::swap() {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const at::Tensor average = averages_[i].clone();
+    averages_[i].copy_(weights_[i]);
+    weights_[i].copy_(average);
+  }
+}
+
+void WeightAverage::apply() const {
+  for (size_t i = 0; i < names_.size(); ++i) weights_[i].copy_(averages_[i]);
+}
+
+void WeightAverage::save(TensorMap& tensors) const {
+  for (size_t i = 0; i < names_.size(); ++i) tensors[names_[i]] = averages_[i];
+}
+
+void WeightAverage::load(TensorMap& tensors) {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const auto saved = tensors.extract(names_[i]);
+    if (saved.empty()) fail("average: '{}' is missing", names_[i]);
+    if (saved.mapped().sizes() != averages_[i].sizes()) {
+      fail("average: '{}' must have the shape {}, found {}", names_[i],
+           c10::str(averages_[i].sizes()), c10::str(saved.mapped().sizes()));
+    }
+    averages_[i].copy_(saved.mapped());
+  }
+}
+
+Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
+  Optimizer::NamedParameters chosen;
+  const Patterns trains(phase.trainable);
+  for (const auto& item : model.named_parameters()) {
+    at::Tensor parameter = item.value();
+    const bool trained = trains.any_matches(item.key());
+    parameter.requires_grad_(trained);
+    parameter.mutable_grad().reset();
+    if (trained) chosen.emplace_back(item.key(), parameter);
+  }
+  return chosen;
+}
 
 GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
     : plan_(plan),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of parameters first, then checks of a gradient phase before anything is trained.
+// Patterns of parameters, and checks of a gradient phase before anything is trained.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -62,6 +62,214 @@ ConfigProblem update_problem(const GradientConfig& config) {
   return {};
 }
 
+/// Rejects augmentation of inputs that are not images.
+void check_augment(const GradientConfig& config, const SettingLocations& locations,
+                   const Dataset& data) {
+  if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
+    fail_usage(
+        "{}: 'augment' needs images, but the inputs of '{}' are not images; leave 'augment' out",
+        locations.at({"augment", "data"}), locations.phase().data);
+  }
+  at_location(locations.find({"augment.max_shift", "augment.shift", "augment"}),
+              [&] { return ImageTransform(data.info(), config.augment); });
+}
+
+void check_samples(const GradientConfig& config, const SettingLocations& locations,
+                   const Dataset& data) {
+  if (config.num_samples == 0) return;
+  const std::string& name = locations.phase().data;
+  const std::string start = locations.at({"num_samples", "data"});
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  if (!data.is_endless() && classes == 0) {
+    fail_usage("{}: 'num_samples' needs classes, which '{}' does not have; leave it out", start,
+               name);
+  }
+  if (config.num_samples < classes) {
+    fail_usage("{0}: {1} cannot have all {2} classes of '{3}'; choose at least {2}", start,
+               count_text(config.num_samples, "sample"), classes, name);
+  }
+  if (!data.is_endless() && config.num_samples > data.size()) {
+    fail_usage("{0}: {1} samples are more than the {2} of '{3}'; choose at most {2}", start,
+               config.num_samples, data.size(), name);
+  }
+}
+
+/// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
+void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
+                    const SettingLocations& locations, int64_t steps) {
+  if (steps == 0) return;
+  if (schedule.cooldown_steps == 0) {
+    if (schedule.warmup_steps <= steps) return;
+    log_warning(
+        "{}: {} warm-up steps are more than the phase's {}: of the learning rate {} the phase "
+        "reaches {:.3g}",
+        locations.at({setting + "warmup_steps", "steps", "epochs"}), schedule.warmup_steps, steps,
+        lr, learning_rate(schedule, lr, steps - 1, steps));
+    return;
+  }
+  if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
+  fail_usage("{}: {} warm-up and {} cooldown steps are more than the phase's {}; lower one of them",
+             locations.at({setting + "cooldown_steps", setting + "warmup_steps"}),
+             schedule.warmup_steps, schedule.cooldown_steps, steps);
+}
+
+void check_schedules(const GradientConfig& config, const SettingLocations& locations,
+                     int64_t steps) {
+  check_schedule(config.schedule, config.optimizer.lr, "schedule.", locations, steps);
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const ParamGroupConfig& part = config.optimizers[i];
+    if (!part.schedule) continue;
+    const std::string setting = fmt::format("optimizers.{}.schedule.", i);
+    check_schedule(*part.schedule, part.optimizer.lr, setting, locations, steps);
+  }
+}
+
+/// Refuses what the network or the loss cannot do: learning rates by layer, mixed labels.
+void check_abilities(const GradientConfig& config, const SettingLocations& locations,
+                     const Model& model) {
+  const auto check_decay = [&](const OptimizerConfig& optimizer, const std::string& setting) {
+    const std::string any = model.named_parameters().begin()->key();
+    if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
+    fail_usage("{}: the network's family does not number its layers; set {} to 1",
+               locations.at({setting}), setting);
+  };
+  check_decay(config.optimizer, "optimizer.layer_decay");
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    check_decay(config.optimizers[i].optimizer,
+                fmt::format("optimizers.{}.optimizer.layer_decay", i));
+  }
+  if (config.augment.mixup == 0.0 || objectives().at(config.loss.name()).takes_soft_labels) return;
+  fail_usage("{}: loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
+             locations.at({"augment.mixup", "loss"}), config.loss.name());
+}
+
+void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
+                        const Model& model) {
+  check_patterns(model, locations, "gradient_scale", texts_of(config.gradient_scale));
+  check_patterns(model, locations, "optimizer.weight_decays",
+                 texts_of(config.optimizer.weight_decays));
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const ParamGroupConfig& part = config.optimizers[i];
+    const std::string setting = fmt::format("optimizers.{}.", i);
+    check_patterns(model, locations, setting + "parameters", part.parameters);
+    check_patterns(model, locations, setting + "optimizer.weight_decays",
+                   texts_of(part.optimizer.weight_decays));
+  }
+}
+
+/// Everything about tokens that a step would find out; `batch` images go through the network at
+/// once.
+void check_batch_routing(const SettingLocations& locations, const Model& model, int64_t batch,
+                         bool has_aux_losses) {
+  const int64_t tokens = batch * model.tokens_per_image();
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule& rule = block.layer->options().rule;
+    const int64_t choices = std::max<int64_t>(1, nn::num_selected_experts(rule));
+    if (tokens > std::numeric_limits<int32_t>::max() / choices) {
+      fail_usage(
+          "{}: {} images of {} tokens that select {} experts exceed the 2^31 rows of a routing; "
+          "choose at most {}",
+          locations.at({"batch_size"}), batch, model.tokens_per_image(), choices,
+          std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
+    }
+    check_tokens(locations, model, block, rule, tokens);
+    const int64_t group_size = nn::group_size(rule);
+    if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
+    fail_usage(
+        "{}: group_size {} must divide the {} of a batch ({} of {}), since there are auxiliary "
+        "losses; choose a batch_size that is a multiple of {}",
+        locations.at_place(locations.find_in_model(model.setting_paths().group_size, "batch_size")),
+        group_size, count_text(tokens, "token"), count_text(batch, "image"),
+        model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
+  }
+}
+
+/// Refuses micro-batches of one image in which a batch normalisation would see one value of a
+/// channel. Larger ones have more.
+void check_batch_norm(const SettingLocations& locations, const Model& model, int64_t batch,
+                      int64_t num_micro_batches) {
+  if (batch / num_micro_batches > 1) return;
+  const std::shared_ptr<Model> shape = meta_copy(model);
+  shape->train();
+  const MetaKernels kernels;
+  try {
+    shape->forward(meta_inputs(*shape, 1));
+  } catch (const nn::SingleValueError& error) {
+    fail_usage("{}: {}: {} need two images or more",
+               locations.at({num_micro_batches > 1 ? "gradient_accumulation_steps" : "batch_size",
+                             "batch_size"}),
+               error.what(), num_micro_batches > 1 ? "micro-batches" : "batches");
+  } catch (const c10::Error&) {  // An operator has no shape function.
+  } catch (const Error&) {       // What else is wrong with one image, others say.
+  }
+}
+
+void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                   const Dataset& data) {
+  const PhaseConfig& phase = plan.config;
+  const auto& config = settings_of<GradientConfig>(phase);
+  check_augment(config, locations, data);
+  const ObjectiveKind& objective = objectives().at(config.loss.name());
+  objective.check(config.loss, locations, model, data.info());
+  check_abilities(config, locations, model);
+  check_all_patterns(config, locations, model);
+  if (config.num_samples > 0) plan.num_images = config.num_samples;
+  check_samples(config, locations, data);
+  const int64_t rest = config.drop_last ? 0 : plan.num_images % config.batch_size;
+  plan.steps_per_epoch =
+      std::max<int64_t>(1, plan.num_images / config.batch_size + (rest > 0 ? 1 : 0));
+  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
+  check_schedules(config, locations, plan.steps);
+  plan.batch_size = std::min(config.batch_size, plan.num_images);
+  if (plan.batch_size % config.gradient_accumulation_steps != 0) {
+    fail_usage("{}: gradient_accumulation_steps {} does not divide a batch of all {}; choose {}",
+               locations.at({"gradient_accumulation_steps"}), config.gradient_accumulation_steps,
+               count_text(plan.batch_size, "example"),
+               nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
+  }
+  if (plan.steps == 0) return;
+  if (plan.batch_size < config.batch_size) {
+    log_warning("{}: batch_size {} is more than '{}' has, a batch is all {}",
+                locations.at({"batch_size"}), config.batch_size, phase.data,
+                count_text(plan.batch_size, "example"));
+  }
+  const Json settings = to_json(config);
+  const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
+  check_batch_routing(locations, model, plan.batch_size / config.gradient_accumulation_steps,
+                      !aux_loss_weights(weights, model).empty());
+  check_batch_norm(locations, model, plan.batch_size, config.gradient_accumulation_steps);
+  if (rest == 0) return;
+  check_batch_routing(locations, model, rest, !aux_loss_weights(weights, model).empty());
+  check_batch_norm(locations, model, rest, 1);
+}
+
+StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
+  const auto& config = settings_of<GradientConfig>(phase);
+  StepMemory memory{.num_micro_batches = config.gradient_accumulation_steps};
+  const Patterns trains(phase.trainable);
+  Optimizer::NamedParameters trained;
+  for (const auto& item : model.named_parameters()) {
+    if (!trains.any_matches(item.key())) continue;
+    trained.emplace_back(item.key(), item.value());
+    memory.gradients += static_cast<double>(item.value().nbytes());
+  }
+  const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
+  memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
+  if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;  // As many numbers.
+  memory.update_rules = config.optimizer.name;
+  for (const ParamGroupConfig& part : config.optimizers) {
+    memory.update_rules += ", " + part.optimizer.name;
+  }
+  return memory;
+}
+
+void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
+                               int64_t processes) {
+  check_batch_divisible(
+      locations.at({"batch_size", "gradient_accumulation_steps"}) + ": ", plan.batch_size,
+      settings_of<GradientConfig>(plan.config).gradient_accumulation_steps, processes);
+}
+
 }  // namespace
 
 PatternValues::PatternValues(const std::vector<PatternValue>& values)
@@ -93,9 +301,9 @@ void check_patterns(const Model& model, const SettingLocations& locations,
     const bool found = std::any_of(parameters.begin(), parameters.end(),
                                    [&](const auto& item) { return pattern.matches(item.key()); });
     if (found) continue;
-    fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
-               locations.find({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
-               patterns[i], nearest_parameters(model, patterns[i]));
+    fail_usage("{}: {} has '{}', which matches no parameter; the nearest are {}",
+               locations.at({fmt::format("{}.{}", setting, i)}), setting, patterns[i],
+               nearest_parameters(model, patterns[i]));
   }
 }
 
@@ -151,245 +359,22 @@ ConfigProblem config_problem(const GradientConfig& config) {
        update_problem(config)});
 }
 
-namespace {
-
-/// Rejects augmentation of inputs that are not images.
-void check_augment(const GradientConfig& config, const SettingLocations& locations,
-                   const Dataset& data) {
-  if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
-    fail_usage(
-        "{}: phase '{}': 'augment' needs images, but the inputs of '{}' are not images; leave "
-        "'augment' out",
-        locations.find({"augment", "data"}), locations.phase().name, locations.phase().data);
-  }
-  at_location(locations.find({"augment.max_shift", "augment.shift", "augment"}),
-              [&] { return ImageTransform(data.info(), config.augment); });
-}
-
-void check_samples(const GradientConfig& config, const SettingLocations& locations,
-                   const Dataset& data) {
-  if (config.num_samples == 0) return;
-  const auto refuse = [&](const std::string& problem) {
-    fail_usage("{}: phase '{}': {}", locations.find({"num_samples", "data"}),
-               locations.phase().name, problem);
-  };
-  const std::string& name = locations.phase().data;
-  const auto classes = static_cast<int64_t>(data.info().classes.size());
-  if (!data.is_endless() && classes == 0) {
-    refuse(
-        fmt::format("'num_samples' needs classes, which '{}' does not have; leave it out", name));
-  }
-  if (config.num_samples < classes) {
-    refuse(fmt::format("{0} cannot have all {1} classes of '{2}'; choose at least {1}",
-                       count_text(config.num_samples, "sample"), classes, name));
-  }
-  if (!data.is_endless() && config.num_samples > data.size()) {
-    refuse(fmt::format("{0} samples are more than the {1} of '{2}'; choose at most {1}",
-                       config.num_samples, data.size(), name));
-  }
-}
-
-/// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
-void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
-                    const SettingLocations& locations, int64_t steps) {
-  if (steps == 0) return;
-  if (schedule.cooldown_steps == 0) {
-    if (schedule.warmup_steps <= steps) return;
-    log_warning(
-        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} "
-        "the phase reaches {:.3g}",
-        locations.find({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
-        schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
-    return;
-  }
-  if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
-  fail_usage(
-      "{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}; lower one of "
-      "them",
-      locations.find({setting + "cooldown_steps", setting + "warmup_steps"}),
-      locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
-}
-
-void check_schedules(const GradientConfig& config, const SettingLocations& locations,
-                     int64_t steps) {
-  check_schedule(config.schedule, config.optimizer.lr, "schedule.", locations, steps);
-  for (size_t i = 0; i < config.optimizers.size(); ++i) {
-    const ParamGroupConfig& part = config.optimizers[i];
-    if (!part.schedule) continue;
-    const std::string setting = fmt::format("optimizers.{}.schedule.", i);
-    check_schedule(*part.schedule, part.optimizer.lr, setting, locations, steps);
-  }
-}
-
-/// Refuses what the network or the loss cannot do: learning rates by layer, mixed labels.
-void check_abilities(const GradientConfig& config, const SettingLocations& locations,
-                     const Model& model) {
-  const auto check_decay = [&](const OptimizerConfig& optimizer, const std::string& setting) {
-    const std::string any = model.named_parameters().begin()->key();
-    if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
-    fail_usage("{}: phase '{}': the network's family does not number its layers; set {} to 1",
-               locations.find({setting}), locations.phase().name, setting);
-  };
-  check_decay(config.optimizer, "optimizer.layer_decay");
-  for (size_t i = 0; i < config.optimizers.size(); ++i) {
-    check_decay(config.optimizers[i].optimizer,
-                fmt::format("optimizers.{}.optimizer.layer_decay", i));
-  }
-  if (config.augment.mixup == 0.0 || objectives().at(config.loss.name()).takes_soft_labels) return;
-  fail_usage("{}: phase '{}': loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
-             locations.find({"augment.mixup", "loss"}), locations.phase().name, config.loss.name());
-}
-
-void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
-                        const Model& model) {
-  check_patterns(model, locations, "gradient_scale", texts_of(config.gradient_scale));
-  check_patterns(model, locations, "optimizer.weight_decays",
-                 texts_of(config.optimizer.weight_decays));
-  for (size_t i = 0; i < config.optimizers.size(); ++i) {
-    const ParamGroupConfig& part = config.optimizers[i];
-    const std::string setting = fmt::format("optimizers.{}.", i);
-    check_patterns(model, locations, setting + "parameters", part.parameters);
-    check_patterns(model, locations, setting + "optimizer.weight_decays",
-                   texts_of(part.optimizer.weight_decays));
-  }
-}
-
-/// Everything about tokens that a step would find out; `batch` images go through the network at
-/// once.
-void check_batch_routing(const SettingLocations& locations, const Model& model, int64_t batch,
-                         bool has_aux_losses) {
-  const int64_t tokens = batch * model.tokens_per_image();
-  for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::RoutingRule& rule = block.layer->options().rule;
-    const int64_t choices = std::max<int64_t>(1, nn::num_selected_experts(rule));
-    if (tokens > std::numeric_limits<int32_t>::max() / choices) {
-      fail_usage(
-          "{}: phase '{}': {} images of {} tokens that select {} experts exceed the 2^31 rows of a "
-          "routing; choose at most {}",
-          locations.find({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
-          choices, std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
-    }
-    check_tokens(locations, model, block, rule, tokens);
-    const int64_t group_size = nn::group_size(rule);
-    if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
-    fail_usage(
-        "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
-        "auxiliary losses; choose a batch_size that is a multiple of {}",
-        locations.find_in_model(model.setting_paths().group_size, "batch_size"),
-        locations.phase().name, group_size, count_text(tokens, "token"), count_text(batch, "image"),
-        model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
-  }
-}
-
-/// Refuses micro-batches of one image in which a batch normalisation would see one value of a
-/// channel. Larger ones have more.
-void check_batch_norm(const SettingLocations& locations, const Model& model, int64_t batch,
-                      int64_t num_micro_batches) {
-  if (batch / num_micro_batches > 1) return;
-  const std::shared_ptr<Model> shape = meta_copy(model);
-  shape->train();
-  const MetaKernels kernels;
-  try {
-    shape->forward(meta_inputs(*shape, 1));
-  } catch (const nn::SingleValueError& error) {
-    fail_usage("{}: phase '{}': {}: {} need two images or more",
-               locations.find({num_micro_batches > 1 ? "gradient_accumulation_steps" : "batch_size",
-                               "batch_size"}),
-               locations.phase().name, error.what(),
-               num_micro_batches > 1 ? "micro-batches" : "batches");
-  } catch (const c10::Error&) {  // An operator has no shape function.
-  } catch (const Error&) {       // What else is wrong with one image, others say.
-  }
-}
-
-void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Model& model,
-                   const Dataset& data) {
-  const PhaseConfig& phase = plan.config;
-  const auto& config = settings_of<GradientConfig>(phase);
-  check_augment(config, locations, data);
-  const ObjectiveKind& objective = objectives().at(config.loss.name());
-  objective.check(config.loss, locations, model, data.info());
-  check_abilities(config, locations, model);
-  check_all_patterns(config, locations, model);
-  if (config.num_samples > 0) plan.num_images = config.num_samples;
-  check_samples(config, locations, data);
-  const int64_t rest = config.drop_last ? 0 : plan.num_images % config.batch_size;
-  plan.steps_per_epoch =
-      std::max<int64_t>(1, plan.num_images / config.batch_size + (rest > 0 ? 1 : 0));
-  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
-  check_schedules(config, locations, plan.steps);
-  plan.batch_size = std::min(config.batch_size, plan.num_images);
-  if (plan.batch_size % config.gradient_accumulation_steps != 0) {
-    fail_usage(
-        "{}: phase '{}': gradient_accumulation_steps {} does not divide a batch of all {}; "
-        "choose {}",
-        locations.find({"gradient_accumulation_steps"}), phase.name,
-        config.gradient_accumulation_steps, count_text(plan.batch_size, "example"),
-        nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
-  }
-  if (plan.steps == 0) return;
-  if (plan.batch_size < config.batch_size) {
-    log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
-                locations.find({"batch_size"}), phase.name, config.batch_size, phase.data,
-                count_text(plan.batch_size, "example"));
-  }
-  const Json settings = to_json(config);
-  const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
-  check_batch_routing(locations, model, plan.batch_size / config.gradient_accumulation_steps,
-                      !aux_loss_weights(weights, model).empty());
-  check_batch_norm(locations, model, plan.batch_size, config.gradient_accumulation_steps);
-  if (rest == 0) return;
-  check_batch_routing(locations, model, rest, !aux_loss_weights(weights, model).empty());
-  check_batch_norm(locations, model, rest, 1);
-}
-
-StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
-  const auto& config = settings_of<GradientConfig>(phase);
-  StepMemory memory{.num_micro_batches = config.gradient_accumulation_steps};
-  const Patterns trains(phase.trainable);
-  Optimizer::NamedParameters trained;
-  for (const auto& item : model.named_parameters()) {
-    if (!trains.any_matches(item.key())) continue;
-    trained.emplace_back(item.key(), item.value());
-    memory.gradients += static_cast<double>(item.value().nbytes());
-  }
-  const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
-  memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
-  if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;  // As many numbers.
-  memory.update_rules = config.optimizer.name;
-  for (const ParamGroupConfig& part : config.optimizers) {
-    memory.update_rules += ", " + part.optimizer.name;
-  }
-  return memory;
-}
-
-void check_processes_can_share(const PhasePlan& plan, const SettingLocations& locations,
-                               int64_t processes) {
-  check_batch_divisible(
-      fmt::format("{}: phase '{}': ", locations.find({"batch_size", "gradient_accumulation_steps"}),
-                  plan.config.name),
-      plan.batch_size, settings_of<GradientConfig>(plan.config).gradient_accumulation_steps,
-      processes);
-}
-
-}  // namespace
-
 PhaseKind gradient_phase_kind() {
-  PhaseKind kind;
-  kind.settings = NamedSettings("gradient", GradientConfig{});
-  kind.description =
-      "steps of an optimizer on batches, by the gradients of a loss, for any network";
-  kind.plan = plan_gradient;
-  kind.check_processes = check_processes_can_share;
-  kind.overlaps_save = true;
-  kind.memory = gradient_memory;
-  kind.objective = [](const PhaseConfig& phase) {
-    return settings_of<GradientConfig>(phase).loss.name();
-  };
-  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+  const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<GradientPhase>(plan, std::move(context));
   };
-  return kind;
+  const auto objective = [](const PhaseConfig& phase) {
+    return settings_of<GradientConfig>(phase).loss.name();
+  };
+  return {.settings = NamedSettings("gradient", GradientConfig{}),
+          .description =
+              "steps of an optimizer on batches, by the gradients of a loss, for any network",
+          .plan = plan_gradient,
+          .make = make,
+          .memory = gradient_memory,
+          .objective = objective,
+          .check_processes = check_processes_can_share,
+          .overlaps_save = true};
 }
 
 }  // namespace moesaic

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/linear_probe.h"
-
+// Accuracy of a linear map of a network's features learned from few images of each class, as in
+// google-research/vmoe's few-shot evaluation (vmoe/evaluate/fewshot.py).
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 

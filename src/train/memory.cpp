@@ -8,14 +8,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/source.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
@@ -121,7 +118,7 @@ double peak_of_evaluation(Model& model, int64_t images) {
 
 /// Returns what `peak` measures on the meta device; nothing where an operator has no shape
 /// function.
-std::optional<double> known_shapes(const std::function<double()>& peak) try {
+std::optional<double> known_shapes(const auto& peak) try {
   const MetaKernels kernels;
   return peak();
 } catch (const c10::Error&) {
@@ -129,9 +126,8 @@ std::optional<double> known_shapes(const std::function<double()>& peak) try {
 }
 
 /// Visits each phase that trains, with what it holds where evaluations have so many images.
-void for_each_memory(
-    Model& model, const std::vector<PhasePlan>& phases, int64_t evaluate_batch,
-    const std::function<void(const PhasePlan& phase, const TrainingMemory& memory)>& visit) {
+void for_each_memory(Model& model, const std::vector<PhasePlan>& phases, int64_t evaluate_batch,
+                     const auto& visit) {
   std::shared_ptr<Model> mixture;  // Of the phases since one that made it.
   for (const PhasePlan& phase : phases) {
     if (const auto& upcycle = phase.config.on_entry.upcycle) mixture = model.upcycled(*upcycle, 0);

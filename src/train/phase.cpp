@@ -72,10 +72,6 @@ std::string SettingLocations::find_in_model(const std::string& setting,
   return preferred({location_of(model_, keys_of(model_, setting)), in_phase});
 }
 
-bool SettingLocations::is_default(const std::string& setting) const {
-  return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
-}
-
 std::string SettingLocations::preferred(const std::vector<std::string>& locations) {
   for (const std::string& place : locations) {
     if (place.starts_with("argument '")) return place;
@@ -140,9 +136,8 @@ void OnlinePhase::check_finite(double loss, const std::vector<at::Tensor>& weigh
 void plan_steps(PhasePlan& plan, const SettingLocations& locations, const Dataset& data,
                 int64_t batch) {
   if (!data.is_endless() && batch > data.size()) {
-    fail_usage("{0}: phase '{1}': {2} samples are more than the {3} of '{4}'; choose at most {3}",
-               locations.find({"batch_size", "num_samples"}), plan.config.name, batch, data.size(),
-               plan.config.data);
+    fail_usage("{0}: {1} samples are more than the {2} of '{3}'; choose at most {2}",
+               locations.at({"batch_size", "num_samples"}), batch, data.size(), plan.config.data);
   }
   plan.batch_size = batch;
   plan.steps_per_epoch = std::max<int64_t>(1, data.size() / batch);
@@ -152,15 +147,13 @@ void plan_steps(PhasePlan& plan, const SettingLocations& locations, const Datase
 void check_all_trained(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
                        const std::string& reason) {
   if (trained_parameters(model, plan.config) == model.named_parameters().keys()) return;
-  fail_usage("{}: phase '{}': {}", locations.find({"frozen", "trainable"}), plan.config.name,
-             reason);
+  fail_usage("{}: {}", locations.at({"frozen", "trainable"}), reason);
 }
 
 void fail_needs(const SettingLocations& locations, const std::string& place,
                 const std::string& what) {
-  const PhaseConfig& phase = locations.phase();
-  fail_usage("{}: phase '{}': a phase of kind '{}' needs {}", place, phase.name, phase.kind.name(),
-             what);
+  fail_usage("{}: a phase of kind '{}' needs {}", locations.at_place(place),
+             locations.phase().kind.name(), what);
 }
 
 at::Tensor host_copy(const at::Tensor& tensor) {

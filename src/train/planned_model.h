@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/distill.h"
 
@@ -17,9 +15,13 @@ namespace moesaic {
 /// experts stay, but not which ones. It is that of the start until a phase changes it.
 class PlannedModel {
  public:
-  /// `classes` are the names of the outputs of `model`, the network of the start.
-  PlannedModel(const Model& model, std::vector<std::string> classes)
-      : model_(&model), classes_(std::move(classes)) {}
+  /// `outputs` are the names of the outputs of `model`, the network of the start.
+  PlannedModel(const Model& model, std::vector<std::string> outputs)
+      : classes(std::move(outputs)), model_(&model) {}
+
+  /// Names of the outputs, none where they are not known. Their order is that of the data in which
+  /// they began, which a resumed run finds in its checkpoint only.
+  std::vector<std::string> classes;
 
   const Model& model() const { return *model_; }
 
@@ -45,14 +47,7 @@ class PlannedModel {
     }
   }
 
-  void reset_head(int64_t classes) { replace_head(changed(), classes); }
-
-  /// Returns the names of the outputs, none where they are not known. Their order is that of the
-  /// data in which they began, which a resumed run finds in its checkpoint only.
-  const std::vector<std::string>& classes() const { return classes_; }
-  void set_classes(const DatasetInfo& data) {
-    classes_ = data.has_class_names ? data.classes : std::vector<std::string>();
-  }
+  void reset_head(int64_t outputs) { replace_head(changed(), outputs); }
 
   /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.
   std::optional<PlannedTeacher> after(const std::string& phase) const {
@@ -64,14 +59,14 @@ class PlannedModel {
 
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase, const DatasetInfo& data) {
-    ended_[phase] = {model_->config(), guessed_, classes_, data.mean, data.std};
+    ended_[phase] = {model_->config(), guessed_, classes, data.mean, data.std};
   }
 
   void restore(const std::string& phase) {
     const Ended& ended = ended_.at(phase);
     take(ended.model);
     guessed_ = ended.guessed;
-    classes_ = ended.classes;
+    classes = ended.classes;
   }
 
  private:
@@ -102,7 +97,6 @@ class PlannedModel {
   std::map<std::string, Ended> ended_;
   std::shared_ptr<Model> copy_;
   const Model* model_;
-  std::vector<std::string> classes_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
 };
 

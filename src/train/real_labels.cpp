@@ -3,9 +3,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {

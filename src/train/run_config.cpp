@@ -60,6 +60,32 @@ void name_units(Json& run) {
   *every = to_text(Interval::from_epochs(every->get<int64_t>()));
 }
 
+/// Writes the networks' settings, `keep` and `replace` within stored ones as this version does: a
+/// former name is the present one, and a network's setting that a later version added has its
+/// default.
+void name_settings_within(Json& settings) {
+  if (settings.is_array()) {
+    for (Json& item : settings) name_settings_within(item);
+  }
+  if (!settings.is_object()) return;
+  for (const auto& [key, part] : settings.items()) {
+    if (key == "keep" && part.is_object() && part.contains("whole")) {
+      part["exclude_blocks"] = part["whole"];
+      part.erase("whole");
+    }
+    if (key == "replace" && part == kReplaceByNothing) part = nullptr;  // The former default.
+    if (key != "model" || !part.is_object()) {
+      name_settings_within(part);
+      continue;
+    }
+    try {
+      part = build_meta_model(Value::from_json(part, "stored settings"))->config();
+    } catch (const Error&) {
+      // Whoever uses the network says what is wrong with it.
+    }
+  }
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PhaseConfig& config) {
@@ -123,36 +149,6 @@ Json settings_of_results(Json run) {
   }
   return run;
 }
-
-namespace {
-
-/// Writes the networks' settings, `keep` and `replace` within stored ones as this version does: a
-/// former name is the present one, and a network's setting that a later version added has its
-/// default.
-void name_settings_within(Json& settings) {
-  if (settings.is_array()) {
-    for (Json& item : settings) name_settings_within(item);
-  }
-  if (!settings.is_object()) return;
-  for (const auto& [key, part] : settings.items()) {
-    if (key == "keep" && part.is_object() && part.contains("whole")) {
-      part["exclude_blocks"] = part["whole"];
-      part.erase("whole");
-    }
-    if (key == "replace" && part == kReplaceByNothing) part = nullptr;  // The former default.
-    if (key != "model" || !part.is_object()) {
-      name_settings_within(part);
-      continue;
-    }
-    try {
-      part = build_meta_model(Value::from_json(part, "stored settings"))->config();
-    } catch (const Error&) {
-      // Whoever uses the network says what is wrong with it.
-    }
-  }
-}
-
-}  // namespace
 
 std::vector<Difference> setting_changes(Json before, Json now) {
   if (before == now) return {};

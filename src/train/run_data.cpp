@@ -11,7 +11,6 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 
 namespace moesaic {
@@ -93,12 +92,6 @@ std::string fingerprint_of(Sha256& hash) {
 /// Returns the distance of at most `most` examples that are spread over the data.
 int64_t stride_of(const Dataset& data, int64_t most) {
   return std::max<int64_t>(1, (data.size() + most - 1) / most);
-}
-
-std::string hash_of_shards(const std::vector<int64_t>& blocks) {
-  Sha256 hash;
-  for (const int64_t block : blocks) add_number(hash, block);
-  return fingerprint_of(hash);
 }
 
 std::string hash_of_labels(const Dataset& data) {
@@ -212,8 +205,12 @@ DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.is_endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
-  if (!blocks.empty()) record.shards = hash_of_shards(blocks);
-  if (!blocks.empty() && !reads_shards) return record;
+  if (!blocks.empty()) {
+    Sha256 hash;
+    for (const int64_t block : blocks) add_number(hash, block);
+    record.shards = fingerprint_of(hash);
+    if (!reads_shards) return record;
+  }
   if (!record.classes.empty()) record.labels = hash_of_labels(data);
   if (!data.has_images()) return record;
   record.files = hash_of_files(data, same);

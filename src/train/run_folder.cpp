@@ -10,11 +10,9 @@
 #include <span>
 #include <system_error>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/train/expert_loads.h"
 
 namespace moesaic {
@@ -129,6 +127,49 @@ void check_no_links(const fs::path& root) {
   }
 }
 
+UniqueFd open_metrics(const fs::path& path) {
+  make_folder(path.parent_path());
+  return open_without_links(path, O_RDWR | O_APPEND);
+}
+
+/// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
+/// left unfinished counts as none.
+int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
+  const std::string text = read_text(path, UINT64_MAX, "a file of metrics");
+  size_t end = 0;
+  int64_t lines = 0;
+  while (lines < keep) {
+    const size_t newline = text.find('\n', end);
+    if (newline == std::string::npos) break;
+    end = newline + 1;
+    ++lines;
+  }
+  if (end < text.size() && ::ftruncate(fd.get(), static_cast<off_t>(end)) != 0) {
+    fail_errno(path, "cannot cut");
+  }
+  return lines;
+}
+
+/// Returns a row of squares for each layer that has the metric, [H, W] bytes, or nothing without
+/// such layers. Square i is expert i: black for 0 or a removed expert, white for twice the layer's
+/// mean or more.
+std::optional<at::Tensor> expert_squares(const Json& routing, const char* metric) {
+  constexpr int64_t kSide = 8, kMaxExperts = 1024;
+  std::vector<at::Tensor> rows;
+  for (const Json& layer : routing) {
+    if (!layer.contains(metric)) continue;
+    const at::Tensor kept_K = torch::tensor(layer.at("kept").get<std::vector<int64_t>>());
+    const at::Tensor value_K =
+        torch::tensor(layer.at(metric).get<std::vector<double>>(), at::kDouble);
+    rows.push_back(at::zeros({kept_K.max().item<int64_t>() + 1}, at::kDouble)
+                       .index_put_({kept_K}, 127.5 * value_K / value_K.mean()));
+  }
+  if (rows.empty()) return std::nullopt;
+  const at::Tensor grey_LE = at::pad_sequence(rows, /*batch_first=*/true).slice(1, 0, kMaxExperts);
+  const at::Tensor bytes_LE = grey_LE.nan_to_num().clamp(0, 255).to(at::kByte);
+  return bytes_LE.repeat_interleave(kSide, 0).repeat_interleave(kSide, 1).contiguous();
+}
+
 }  // namespace
 
 void RunFolder::check(const fs::path& root, bool resume) {
@@ -201,53 +242,6 @@ void RunFolder::set_damaged_aside(const fs::path& resumed) const {
   }
 }
 
-namespace {
-
-UniqueFd open_metrics(const fs::path& path) {
-  make_folder(path.parent_path());
-  return open_without_links(path, O_RDWR | O_APPEND);
-}
-
-/// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
-/// left unfinished counts as none.
-int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
-  const std::string text = read_text(path, UINT64_MAX, "a file of metrics");
-  size_t end = 0;
-  int64_t lines = 0;
-  while (lines < keep) {
-    const size_t newline = text.find('\n', end);
-    if (newline == std::string::npos) break;
-    end = newline + 1;
-    ++lines;
-  }
-  if (end < text.size() && ::ftruncate(fd.get(), static_cast<off_t>(end)) != 0) {
-    fail_errno(path, "cannot cut");
-  }
-  return lines;
-}
-
-/// Returns a row of squares for each layer that has the metric, [H, W] bytes, or nothing without
-/// such layers. Square i is expert i: black for 0 or a removed expert, white for twice the layer's
-/// mean or more.
-std::optional<at::Tensor> expert_squares(const Json& routing, const char* metric) {
-  constexpr int64_t kSide = 8, kMaxExperts = 1024;
-  std::vector<at::Tensor> rows;
-  for (const Json& layer : routing) {
-    if (!layer.contains(metric)) continue;
-    const at::Tensor kept_K = torch::tensor(layer.at("kept").get<std::vector<int64_t>>());
-    const at::Tensor value_K =
-        torch::tensor(layer.at(metric).get<std::vector<double>>(), at::kDouble);
-    rows.push_back(at::zeros({kept_K.max().item<int64_t>() + 1}, at::kDouble)
-                       .index_put_({kept_K}, 127.5 * value_K / value_K.mean()));
-  }
-  if (rows.empty()) return std::nullopt;
-  const at::Tensor grey_LE = at::pad_sequence(rows, /*batch_first=*/true).slice(1, 0, kMaxExperts);
-  const at::Tensor bytes_LE = grey_LE.nan_to_num().clamp(0, 255).to(at::kByte);
-  return bytes_LE.repeat_interleave(kSide, 0).repeat_interleave(kSide, 1).contiguous();
-}
-
-}  // namespace
-
 MetricsWriter::MetricsWriter(const fs::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
       fd_(open_metrics(path_)),
@@ -289,25 +283,9 @@ void MetricsWriter::write(const std::string& kind, int64_t step, const Json& fie
   }
 }
 
-void MetricsWriter::add_scalar(const std::string& tag, double value, int64_t step) {
-  events_.add_scalar(tag, value, step);
-}
-
 void MetricsWriter::sync() {
   sync_fd(fd_.get(), path_);
   events_.flush();
-}
-
-double Throughput::take() {
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin_;
-  const double rate = static_cast<double>(images_) / time.count();
-  restart();
-  return rate;
-}
-
-void Throughput::restart() {
-  begin_ = std::chrono::steady_clock::now();
-  images_ = 0;
 }
 
 double rounded(double value, int digits) {

@@ -8,15 +8,12 @@
 
 #include <span>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/pattern.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/gradient_phase.h"
 #include "planned_model.h"
 
@@ -46,10 +43,10 @@ void check_images(const SettingLocations& locations, const Model& model, const D
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   const std::vector<int64_t> wanted = model.input_shape();
   const auto setting = shape[0] == wanted[0] ? &SettingPaths::image_size : &SettingPaths::channels;
-  const std::string& phase = locations.phase().name;
-  fail_usage("{}: phase '{}': {}{}",
-             locations.find_in_model(model.setting_paths().*setting, "data"), phase, problem,
-             dataset.has_images() ? image_remedy(phase, shape, wanted) : "");
+  fail_usage("{}: {}{}",
+             locations.at_place(locations.find_in_model(model.setting_paths().*setting, "data")),
+             problem,
+             dataset.has_images() ? image_remedy(locations.phase().name, shape, wanted) : "");
 }
 
 /// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
@@ -79,8 +76,7 @@ int64_t count_trained_parameters(const Model& model, const SettingLocations& loc
   const std::vector<std::string> names = trained_parameters(model, phase);
   for (const std::string& name : names) count += parameters[name].numel();
   if (count == 0 && phase.steps != 0) {
-    fail_usage("{}: phase '{}': {}, so no parameter would be trained",
-               locations.find({"frozen", "trainable"}), phase.name,
+    fail_usage("{}: {}, so no parameter would be trained", locations.at({"frozen", "trainable"}),
                names.empty() ? "frozen covers all that trainable selects"
                              : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
   }
@@ -99,9 +95,8 @@ void check_restored(const RunConfig& config, size_t index, const SettingLocation
   const PhaseConfig& phase = locations.phase();
   const std::string& wanted = phase.on_entry.restore;
   if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
-  fail_usage("{}: phase '{}': no earlier phase is called '{}'{}{}",
-             locations.find({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
-             earlier.empty() ? "" : did_you_mean(wanted, earlier));
+  fail_usage("{}: no earlier phase is called '{}'{}{}", locations.at({"on_entry.restore"}), wanted,
+             earlier.empty() ? "" : "; ", earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
 /// Checks the network that pruning on entry of phase `index` compares `model` with.
@@ -198,7 +193,7 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
     if (takes_new_head(model, outputs)) remedies = {R"("on_entry": {"new_head": true})"};
     const bool fits = config.init.empty();  // The weights of init fit no other number of outputs.
     if (fits && !setting.empty()) remedies.push_back(fmt::format("model.{}={}", setting, outputs));
-    fail_usage("{}: phase '{}': {}{}{}{}", place, phase.name, error.what(),
+    fail_usage("{}: {}{}{}{}", locations.at_place(place), error.what(),
                classes_without_images(dataset, model.num_classes()),
                remedies.empty() ? "" : "; set ", fmt::join(remedies, " or "));
   }
@@ -212,18 +207,18 @@ void check_class_names(const SettingLocations& locations, const PlannedModel& ne
   const PhaseConfig& phase = locations.phase();
   const DatasetInfo& trained = datasets.get(phase.data, "train")->info();
   // A new head has the classes of the training images.
-  const bool helps = !phase.on_entry.new_head && trained.classes != network.classes() &&
+  const bool helps = !phase.on_entry.new_head && trained.classes != network.classes &&
                      takes_new_head(network.model(), task_of(trained).outputs(trained));
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   if (!phase.evaluate) splits.clear();
   splits.insert(splits.begin(), "train");
   try {
     for (const std::string& split : splits) {
-      with_classes_of(datasets.get(phase.data, split), network.classes(),
+      with_classes_of(datasets.get(phase.data, split), network.classes,
                       helps && split == "train" ? kNewHead : kRenameClass);
     }
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}", locations.find({"data"}), phase.name, error.what());
+    fail_usage("{}: {}", locations.at({"data"}), error.what());
   }
 }
 
@@ -307,9 +302,9 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   const auto* const gradient = phase.kind.find<GradientConfig>();
   if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
     fail_usage(
-        "{}: phase '{}': ema_decay does not support sharded optimizers; set it to 0, or "
+        "{}: ema_decay does not support sharded optimizers; set it to 0, or "
         "parallel.shard_optimizer to false",
-        locations.find({"ema_decay"}), phase.name);
+        locations.at({"ema_decay"}));
   }
   const std::shared_ptr<const Dataset> data =
       open_data(locations, datasets, network.model(), plan.config.preprocess);
@@ -321,15 +316,18 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   check_images(locations, network.model(), *data);
   check_outputs(config, locations, index, network.model(), *data);
   if (!data->info().classes.empty()) {
-    const bool named = !network.classes().empty() || phase.on_entry.new_head;
+    const bool named = !network.classes.empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
     if (!named && begun && data->info().has_class_names) {
       log_warning(
-          "{}: phase '{}': the network has no class names: its outputs are assumed to be the "
-          "classes of '{}', in their order",
-          locations.find({"data"}), phase.name, phase.data);
+          "{}: the network has no class names: its outputs are assumed to be the classes of '{}', "
+          "in their order",
+          locations.at({"data"}), phase.data);
     }
-    if (!named || phase.on_entry.new_head) network.set_classes(data->info());
+    if (!named || phase.on_entry.new_head) {
+      network.classes =
+          data->info().has_class_names ? data->info().classes : std::vector<std::string>();
+    }
     check_class_names(locations, network, datasets);
   }
   if (const auto& upcycling = phase.on_entry.upcycle) {
@@ -341,22 +339,22 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     const std::string replace = prune.replace.value_or(default_replacement(network.model()));
     const std::string problem = replacement_problem(network.model(), replace);
     if (!problem.empty()) {
-      fail_usage("{}: phase '{}': {}", location_of(prune.source, {"replace", "keep"}), phase.name,
-                 problem);
+      const std::string place = location_of(prune.source, {"replace", "keep"});
+      fail_usage("{}: {}", locations.at_place(place), problem);
     }
     network.prune(KeepSpec::from_value(prune.keep), replace);
   }
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;
   plan.num_outputs = task.outputs(data->info());
-  plan.classes = network.classes();
+  plan.classes = network.classes;
   if (phase.on_entry.new_head) network.reset_head(plan.num_outputs);
-  if (const std::string name = teacher_of(phase); !name.empty()) {
-    std::optional<PlannedTeacher> teacher = network.after(name);
+  if (const std::string* const name = find_teacher(plan.config); name && !name->empty()) {
+    std::optional<PlannedTeacher> teacher = network.after(*name);
     const bool may_be_missing = missing == MissingFiles::warn;
-    if (!teacher) teacher = teacher_in(name, locations, config.phases, may_be_missing);
+    if (!teacher) teacher = teacher_in(*name, locations, config.phases, may_be_missing);
     if (teacher) {
-      check_teacher(*teacher, locations, network.model(), network.classes(), data->info());
+      check_teacher(*teacher, locations, network.model(), network.classes, data->info());
       plan.num_teacher_parameters = teacher->shape->num_parameters();
     }
   }
@@ -387,10 +385,10 @@ void check_tokens(const SettingLocations& locations, const Model& model, const M
     const auto* const choice = std::get_if<ExpertChoiceOptions>(&rule);
     const bool has_rows = choice != nullptr && choice->rows > 0;
     const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
-    fail_usage("{}: phase '{}': {}",
-               SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
-                                            locations.find_in_model(rows, "batch_size")}),
-               locations.phase().name, error.what());
+    const std::string place =
+        SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
+                                     locations.find_in_model(rows, "batch_size")});
+    fail_usage("{}: {}", locations.at_place(place), error.what());
   }
 }
 

@@ -11,12 +11,10 @@
 
 #include <thread>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
@@ -29,10 +27,6 @@ namespace {
 
 constexpr LoadOptions kConfigOnly = {.verify = false, .load_model = false, .load_optimizer = false};
 
-bool gives_new_head(const RunConfig& config) {
-  return config.phases.front().on_entry.new_head;
-}
-
 Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   options.trust = config.trust;
   const std::string place = location_of(config.source, {"init"});
@@ -42,56 +36,6 @@ Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   }
   return at_location(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
-
-}  // namespace
-
-RunStart::RunStart(const RunConfig& config) : config_(config) {
-  if (!config.init.empty()) init_ = load_init(config, {.load_optimizer = false});
-  if (config.model.is_null()) config_.model = model_config(*init_);
-  shape_ = build_meta_model(config_.model);
-}
-
-std::shared_ptr<Model> RunStart::model() const {
-  check_training_memory(config_, *shape_);
-  const auto numbers = static_cast<double>(shape_->num_parameters());
-  const auto seed = static_cast<uint64_t>(config_.seed);
-  if (!init_) return build_model(config_.model, seed, numbers);
-  check_memory(numbers * sizeof(float) + bytes_of(init_->model),
-               fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
-               config_.model.where());
-  const std::shared_ptr<Model> source = meta_model_of(*init_);
-  const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
-  model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
-  return model;
-}
-
-std::string RunStart::fingerprint() const {
-  if (!init_) return "";
-  return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
-}
-
-std::vector<std::string> RunStart::classes() const {
-  return init_ ? class_names_of(*init_) : std::vector<std::string>();
-}
-
-std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config) {
-  // A network that is described needs no checkpoint, which in a plan may not even be there.
-  if (!config.model.is_null()) return build_meta_model(config.model);
-  return build_meta_model(model_config(load_init(config, kConfigOnly)));
-}
-
-void check_init(const RunConfig& config) {
-  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
-}
-
-void check_initial_weights(const RunConfig& config, Model& shape) {
-  if (config.init.empty()) return;
-  const std::shared_ptr<Model> source = build_meta_model(
-      model_config(load_init(config, {.load_model = false, .load_optimizer = false})));
-  shape.initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
-}
-
-namespace {
 
 /// Throws Error where this process writes shards of checkpoints and process 0 made another folder.
 void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
@@ -142,6 +86,54 @@ std::string arithmetic_of(const std::string& device) {
 }
 
 }  // namespace
+
+RunStart::RunStart(const RunConfig& config) : config_(config) {
+  if (!config.init.empty()) init_ = load_init(config, {.load_optimizer = false});
+  if (config.model.is_null()) config_.model = model_config(*init_);
+  shape_ = build_meta_model(config_.model);
+}
+
+std::shared_ptr<Model> RunStart::model() const {
+  check_training_memory(config_, *shape_);
+  const auto numbers = static_cast<double>(shape_->num_parameters());
+  const auto seed = static_cast<uint64_t>(config_.seed);
+  if (!init_) return build_model(config_.model, seed, numbers);
+  check_memory(numbers * sizeof(float) + bytes_of(init_->model),
+               fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
+               config_.model.where());
+  const std::shared_ptr<Model> source = meta_model_of(*init_);
+  const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
+  const bool has_new_head = config_.phases.front().on_entry.new_head;
+  model->initialise_from(*source, init_->model, has_new_head, config_.init);
+  return model;
+}
+
+std::string RunStart::fingerprint() const {
+  if (!init_) return "";
+  return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
+}
+
+std::vector<std::string> RunStart::classes() const {
+  return init_ ? class_names_of(*init_) : std::vector<std::string>();
+}
+
+std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config) {
+  // A network that is described needs no checkpoint, which in a plan may not even be there.
+  if (!config.model.is_null()) return build_meta_model(config.model);
+  return build_meta_model(model_config(load_init(config, kConfigOnly)));
+}
+
+void check_init(const RunConfig& config) {
+  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
+}
+
+void check_initial_weights(const RunConfig& config, Model& shape) {
+  if (config.init.empty()) return;
+  const std::shared_ptr<Model> source = build_meta_model(
+      model_config(load_init(config, {.load_model = false, .load_optimizer = false})));
+  const bool has_new_head = config.phases.front().on_entry.new_head;
+  shape.initialise_from(*source, state_of(*source), has_new_head, config.init);
+}
 
 // Nothing is written before all of it is known to fit together, and nothing but shapes is built.
 Trainer::Trainer(RunConfig config, TrainerOptions options)
@@ -253,11 +245,8 @@ void Trainer::check_processes(const Model& shape) {
   if (!processes) return;
   std::string data;
   for (const auto& [name, split] : used_splits(config_, datasets_)) {
-    const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
-    const DataRecord* const record = data_.find(name, split);
-    const std::string fingerprint =
-        record == nullptr ? data_fingerprint(*read) : data_fingerprint(*read, *record);
-    data += fmt::format("{} {} {}, ", name, split, fingerprint);
+    data += fmt::format("{} {} {}, ", name, split,
+                        data_fingerprint(*datasets_.get(name, split), data_.find(name, split)));
   }
   bool evaluates = false;
   for (const PhasePlan& plan : plan_) {

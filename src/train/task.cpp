@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/train/objective.h"
@@ -164,12 +163,6 @@ class Classification final : public Task {
                                   at("ensemble.member_negative_log_likelihood")));
     return rows;
   }
-  void check_outputs(const Model& model, const DatasetInfo& data) const override {
-    if (model.num_classes() == outputs(data)) return;
-    fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "class"),
-               model.num_classes());
-  }
-  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.classes); }
 };
 
 /// "mse" and "mae": means over images and targets of (output - target)^2 and |output - target|;
@@ -210,15 +203,18 @@ class Regression final : public Task {
     for (const auto& [name, value] : metrics) rows.emplace_back(name, fmt::format("{:.6g}", value));
     return rows;
   }
-  void check_outputs(const Model& model, const DatasetInfo& data) const override {
-    if (model.num_classes() == outputs(data)) return;
-    fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "target"),
-               count_text(model.num_classes(), "output"));
-  }
-  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.targets); }
 };
 
 }  // namespace
+
+void Task::check_outputs(const Model& model, const DatasetInfo& data) const {
+  const int64_t found = model.num_classes(), wanted = outputs(data);
+  if (found == wanted) return;
+  const bool has_classes = data.targets.empty();
+  fail_usage("'{}' has {}, the model has {}", data.name,
+             count_text(wanted, has_classes ? "class" : "target"),
+             has_classes ? fmt::to_string(found) : count_text(found, "output"));
+}
 
 std::unique_ptr<Meter> classification_meter(const std::string& loss) {
   return std::make_unique<ClassificationMeter>(loss);

@@ -7,15 +7,10 @@
 #include <cmath>
 #include <thread>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/ops/diverged.h"
 #include "moesaic/parallel/process_mesh.h"
-#include "moesaic/prune/criteria.h"
-#include "moesaic/prune/plan.h"
 #include "moesaic/train/distill.h"
 #include "moesaic/train/distributed_run.h"
 
@@ -52,7 +47,7 @@ TrainResult Trainer::run() {
     }
     leave_phase(*phase);
   }
-  record_save(wait_for_save());
+  finish_save();
   if (result_.is_complete && options_.on_step) options_.on_step(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
@@ -88,15 +83,6 @@ void Trainer::wait_for_writers() {
          options_.processes->all_reduce_max(saves_.is_running() ? 1 : 0) != 0) {
     std::this_thread::sleep_for(kPause);
   }
-}
-
-std::optional<SaveTimes> Trainer::wait_for_save() {
-  wait_for_writers();
-  return saves_.wait();
-}
-
-void Trainer::poll(Phase& phase) {
-  result_.signal = phase.sync_step(local_signal(), options_.processes.get());
 }
 
 bool Trainer::is_rank_zero() const {
@@ -194,9 +180,9 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .data = data("train"),
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .run_seed = static_cast<uint64_t>(config_.seed),
-                       .num_loader_threads = config_.num_loader_threads};
-  context.before_optimizer_step = [this] { saves_.wait_for_copy(); };
-  context.measures_loads = !is_in_memory();
+                       .num_loader_threads = config_.num_loader_threads,
+                       .before_optimizer_step = [this] { saves_.wait_for_copy(); },
+                       .measures_loads = !is_in_memory()};
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
   if (options_.processes && kind.check_processes) {
     context.processes = options_.processes;
@@ -290,7 +276,7 @@ void Trainer::leave_phase(const Phase& phase) {
   if (!is_in_memory()) {
     save(phase, folder_->phase_checkpoint(state_.phase));
     save_step(phase);
-    record_save(wait_for_save());  // The next phase may take it up.
+    finish_save();  // The next phase may take it up.
   }
   unshard_experts(*model_);
   nn::set_batch_shard(*model_, {});
@@ -319,12 +305,11 @@ void Trainer::leave_phase(const Phase& phase) {
 
 Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) try {
   const PhaseConfig& config = plan().config;
-  EvaluateOptions options;
-  options.batch_size = config_.evaluate_batch_size;
-  options.num_loader_threads = config_.num_loader_threads;
-  options.loss = objective_name(config);
-  options.precision = config_.precision;
-  options.processes = options_.processes;
+  EvaluateOptions options{.batch_size = config_.evaluate_batch_size,
+                          .num_loader_threads = config_.num_loader_threads,
+                          .loss = objective_name(config),
+                          .precision = config_.precision,
+                          .processes = options_.processes};
   std::optional<Progress> bar;
   if (options_.show_progress && is_rank_zero()) {
     bar.emplace(
@@ -458,10 +443,6 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
   if (!until_optimizer_step) saves_.wait_for_copy();
 } catch (const NonFiniteError& error) {
   fail_diverged(phase, pending_save_.step, error.what());
-}
-
-void Trainer::save_step(const Phase& phase) {
-  save(phase, folder_->step_checkpoint(state_.step));
 }
 
 void Trainer::record_save(const std::optional<SaveTimes>& times) {

@@ -128,20 +128,6 @@ TEST(StoreAllGather, NamesThoseThatAreMissing) {
   one.join();
 }
 
-TEST(StoreAllGather, SilenceBeginsAgainWithAnyNews) {
-  using std::chrono_literals::operator""ms;
-  SilenceTimer silence;
-  for (int i = 1; i <= 100; ++i) EXPECT_EQ(silence.after(50ms, std::to_string(i)), 0ms);
-  for (int i = 1; i <= 3; ++i) EXPECT_EQ(silence.after(50ms, "100"), i * 50ms);
-  EXPECT_EQ(silence.after(50ms, "101"), 0ms);
-}
-
-TEST(StoreAllGather, ThoseWhoWaitForProcess0LetItSayWhoIsMissing) {
-  constexpr std::chrono::seconds kFailureTimeout(10), kToSaySo(5);
-  EXPECT_EQ(StoreAllGather::limit(0, kFailureTimeout), kFailureTimeout);
-  EXPECT_GE(StoreAllGather::limit(1, kFailureTimeout), kFailureTimeout + kToSaySo);
-}
-
 TEST(StoreAllGather, TextsHoldAnyBytes) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string bytes("\0\xff\n", 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/linear_probe.h"
+#include "moesaic/train/evaluate.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/weight_average.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -8,6 +8,10 @@
 #include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 
+namespace torch::nativert {
+class ModelRunnerHandle;
+}
+
 namespace moesaic {
 
 /// Returns whether a file is a zip archive with the graph of a program.
@@ -31,10 +35,8 @@ class ExportedProgram {
   std::vector<at::Tensor> outputs(const at::Tensor& images_BCHW) const;
 
  private:
-  struct Runner;
-
   fs::path file_;
-  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<torch::nativert::ModelRunnerHandle> runner_;
 };
 
 /// Returns a network whose forward pass is the program; it has no parameters, and its logits come

@@ -34,16 +34,12 @@ std::string hash_of(const TensorMap& tensors);
 
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
-/// support and for undefined or sparse tensors. `progress` is HashedFile's.
+/// support and for undefined or sparse tensors. `progress` is HashedFile's. With `make`, which
+/// makes one tensor at a time by its name, `tensors` have the shapes and dtypes and may be on the
+/// meta device.
 FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata = {},
-                          std::function<void()> progress = {});
-
-/// Writes the same file from tensors that are made one at a time, by name; `shapes` have their
-/// sizes and dtypes and may be on the meta device.
-FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
-                          const std::function<at::Tensor(const std::string& name)>& make,
-                          const std::map<std::string, std::string>& metadata = {},
-                          std::function<void()> progress = {});
+                          std::function<void()> progress = {},
+                          const std::function<at::Tensor(const std::string& name)>& make = {});
 
 }  // namespace moesaic

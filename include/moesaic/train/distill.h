@@ -41,8 +41,6 @@ class Teacher {
 
 /// Returns the setting of the phase that names a teacher, null where it has none.
 std::string* find_teacher(PhaseConfig& phase);
-/// Returns the value of that setting, "" where there is none.
-std::string teacher_of(const PhaseConfig& phase);
 
 /// A teacher on the meta device, with the names of its outputs and mean and std of its inputs if
 /// they are known.

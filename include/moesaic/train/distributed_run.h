@@ -7,9 +7,7 @@
 
 #include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/save.h"
-#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/models/model.h"
 #include "moesaic/train/run_folder.h"
 
 namespace moesaic {
@@ -71,10 +69,9 @@ void broadcast_network(const ProcessMesh& processes, const Model& model);
 void sync_network(const ProcessMesh& processes, const fs::path& checkpoint, const Model& model);
 
 /// Returns a text that differs where splits differ in what data_record() knows without reading
-/// shards, or in the pixels of a few images that are not files.
-std::string data_fingerprint(const Dataset& data);
-/// Returns that text for a split whose record is given.
-std::string data_fingerprint(const Dataset& data, DataRecord record);
+/// shards, or in the pixels of a few images that are not files. A record that is `known` is not
+/// made again.
+std::string data_fingerprint(const Dataset& data, const DataRecord* known = nullptr);
 
 /// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
 /// Several processes add those of all their shards, count them together by their loaders (which

@@ -5,10 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/train/datasets.h"
 
@@ -75,9 +73,11 @@ class Task {
   /// Returns a meter's result as text.
   virtual MetricRows rows(const Metrics& metrics) const = 0;
   /// Throws Error (usage) if the network does not have as many outputs as the targets require.
-  virtual void check_outputs(const Model& model, const DatasetInfo& data) const = 0;
+  void check_outputs(const Model& model, const DatasetInfo& data) const;
   /// Returns the number of outputs of a new head for this data.
-  virtual int64_t outputs(const DatasetInfo& data) const = 0;
+  int64_t outputs(const DatasetInfo& data) const {
+    return std::ssize(data.targets.empty() ? data.classes : data.targets);
+  }
 };
 
 /// Bins of the calibration error.
@@ -228,12 +228,30 @@ std::string calibration_split(const std::vector<std::string>& splits);
 /// matched, or the data, which have as many classes as there are outputs, in their order.
 enum class ClassNameSource { checkpoint, data };
 
-/// Options of a few-shot evaluation, see train/linear_probe.h.
+/// Options of few_shot().
 struct FewShotOptions {
   std::vector<int64_t> shots = {};  ///< Training images of each class; one result each.
   std::vector<double> l2 = {};      ///< Strengths to choose from; empty: 2^-10 to 2^19.
   int64_t num_seeds = 3;            ///< Choices of the training images.
 };
+
+/// Returns the predicted classes [l2, M] of rows x_MD by ridge regression in float64, for each
+/// strength l2 > 0, of y = +1 for a row's class and -1 for the others on features x_ND. W = (X^T X
+/// + l2 I)^-1 X^T Y = X^T (X X^T + l2 I)^-1 Y, where X is (x - mean) / (std + 1e-5) and a column of
+/// 100, a bias that hardly any l2 shrinks.
+at::Tensor ridge_predictions(const at::Tensor& x_ND, const at::Tensor& labels_N,
+                             int64_t num_classes, const std::vector<double>& l2,
+                             const at::Tensor& x_MD);
+
+/// Returns "few_shot.K-shot", the mean accuracy in % over seeds after K images of each class of
+/// `train`; "few_shot.K-shot_l2", the strength of the largest mean, chosen on `test` as in the
+/// reference; of several seeds also "few_shot.K-shot_std", of a sample. A seed's fewer images are
+/// the first of its more. Features are pre_logits, those of an ensemble's members in a row; memory
+/// holds those of `test` and of one seed's images. Returns nothing where options.on_progress ended
+/// it. Throws Error (usage) for data without classes, and for more shots than a class has images.
+Metrics few_shot(Model& model, const std::shared_ptr<const Dataset>& train,
+                 const std::shared_ptr<const Dataset>& test, const FewShotOptions& few,
+                 const EvaluateOptions& options);
 
 /// Options of evaluate_checkpoint().
 struct EvaluateCheckpointOptions {

@@ -137,12 +137,22 @@ class SettingLocations {
   std::string find(const std::vector<std::string>& settings) const {
     return location_of(phase_.source, settings);
   }
+  /// Returns how a message about these settings begins: "LOCATION: phase 'NAME'".
+  std::string at(const std::vector<std::string>& settings) const {
+    return at_place(find(settings));
+  }
+  /// Returns the same for a location.
+  std::string at_place(const std::string& place) const {
+    return fmt::format("{}: phase '{}'", place, phase_.name);
+  }
   /// Returns the location of a setting of the model or, without it, of the setting `otherwise` of
   /// the phase. A setting from the command line takes precedence.
   std::string find_in_model(const std::string& setting, const std::string& otherwise) const;
 
   /// Returns whether a setting of the model is not written, so that it has its default.
-  bool is_default(const std::string& setting) const;
+  bool is_default(const std::string& setting) const {
+    return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
+  }
 
   /// Returns which of several locations to report: the one that the command line changed last.
   static std::string preferred(const std::vector<std::string>& locations);

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <optional>
 
-#include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/formats/tensorboard.h"
@@ -154,7 +152,9 @@ class MetricsWriter {
   /// of one curve need different tags.
   void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
-  void add_scalar(const std::string& tag, double value, int64_t step);
+  void add_scalar(const std::string& tag, double value, int64_t step) {
+    events_.add_scalar(tag, value, step);
+  }
   /// Flushes everything to disk, so that a checkpoint can rely on it.
   void sync();
 
@@ -174,9 +174,13 @@ class Throughput {
   /// Adds images that were trained on.
   void add(int64_t images) { images_ += images; }
   /// Returns the rate since the last take() or restart(), then starts again.
-  double take();
+  double take() {
+    const Throughput ended = std::exchange(*this, {});
+    const std::chrono::duration<double> time = begin_ - ended.begin_;
+    return static_cast<double>(ended.images_) / time.count();
+  }
   /// Starts again without a rate.
-  void restart();
+  void restart() { *this = {}; }
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

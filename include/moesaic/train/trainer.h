@@ -54,12 +54,10 @@ struct TrainState {
 
   /// Returns the state at the start of the next phase.
   TrainState next_phase() const {
-    TrainState next;
-    next.step = step;
-    next.phase_index = phase_index + 1;
-    next.metrics_lines = metrics_lines;
-    next.computed_with = computed_with;
-    return next;
+    return {.step = step,
+            .phase_index = phase_index + 1,
+            .metrics_lines = metrics_lines,
+            .computed_with = computed_with};
   }
 };
 void describe(auto& f, TrainState& c) {
@@ -178,7 +176,7 @@ class Trainer {
   /// Starts to copy and write the state, once the save before is written; waits for the copy unless
   /// the phase tells before its next step.
   void save(const Phase& phase, const fs::path& folder);
-  void save_step(const Phase& phase);
+  void save_step(const Phase& phase) { save(phase, folder_->step_checkpoint(state_.step)); }
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);
   void restore();
@@ -198,11 +196,17 @@ class Trainer {
   bool is_rank_zero() const;
   /// Waits until no process writes a checkpoint: all of them call it together.
   void wait_for_writers();
-  std::optional<SaveTimes> wait_for_save();
+  /// Waits for the save that goes on, if one does, and records it.
+  void finish_save() {
+    wait_for_writers();
+    record_save(saves_.wait());
+  }
   /// Returns the signal that this process got, 0 without.
   int local_signal() const { return options_.stop == nullptr ? 0 : options_.stop->number(); }
   /// Agrees with the other processes on result_.signal and on what the phase's last step met.
-  void poll(Phase& phase);
+  void poll(Phase& phase) {
+    result_.signal = phase.sync_step(local_signal(), options_.processes.get());
+  }
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
   void check_processes(const Model& shape);
   /// Compares the data with those that the run was begun with. Throws Error (usage) for a

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <limits>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -235,12 +234,10 @@ std::vector<Agreement> disable_failing_features(const std::vector<DeviceCase>& c
 std::vector<DeviceCase> device_cases() {
   std::vector<DeviceCase> cases = routing_cases();
   for (const RowType& type : kRowTypes) {
-    const bool grouped = type.type == at::kBFloat16;
+    std::vector<std::string> of_experts = {"grouped_mlp"};
+    if (type.type == at::kBFloat16) of_experts.insert(of_experts.begin(), kGroupedMm);
     cases.push_back(rows_case("dispatch", type, {"dispatch"}, run_dispatch));
-    cases.push_back(rows_case("grouped_mlp", type,
-                              grouped ? std::vector<std::string>{kGroupedMm, "grouped_mlp"}
-                                      : std::vector<std::string>{"grouped_mlp"},
-                              run_experts));
+    cases.push_back(rows_case("grouped_mlp", type, of_experts, run_experts));
     cases.push_back(rows_case("combine", type, {"combine"}, run_combine));
   }
   for (DeviceCase& step : step_cases()) cases.push_back(std::move(step));

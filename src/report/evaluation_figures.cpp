@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "moesaic/base/error.h"
@@ -14,7 +13,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/train/datasets.h"
 #include "panels.h"
 
 namespace moesaic {
@@ -49,68 +47,6 @@ PanelGrid grid_of(const std::vector<std::string>& classes, int cell) {
           .right = std::max(scale_room(side), 30 + 3 * room / 4),
           .bottom = 60 + 3 * room / 4};
 }
-
-}  // namespace
-
-void check_new_confusion(const fs::path& file, const std::string& what) {
-  const std::string extension = file.extension().string();
-  if (extension == ".csv") {
-    check_new_file(file, what);
-    return check_can_write(file.parent_path());
-  }
-  if (extension != ".png" && extension != ".svg") {
-    fail_usage("{}: the file's name must end in .png, .svg or .csv, found '{}'", what,
-               file.string());
-  }
-  check_new_figure(file, what);
-}
-
-void check_confusion_classes(const DatasetInfo& data, const fs::path& file) {
-  if (data.classes.empty()) {
-    fail_usage("{}: a confusion matrix needs classes, but the targets of '{}' are real numbers",
-               file.string(), data.name);
-  }
-  if (!is_csv(file) && data.classes.size() > kMaxFigureClasses) {
-    fail_usage("{}: a figure shows at most {} classes, '{}' has {}; choose a name ending in .csv",
-               file.string(), kMaxFigureClasses, data.name, data.classes.size());
-  }
-}
-
-std::string confusion_csv(const ConfusionMatrix& confusion,
-                          const std::vector<std::string>& classes) {
-  std::vector<std::string> heading = {"true \\ predicted"};
-  heading.insert(heading.end(), classes.begin(), classes.end());
-  std::string text = csv_line(heading);
-  const int64_t count = std::ssize(classes);
-  for (int64_t label = 0; label < count; ++label) {
-    std::vector<std::string> line = {classes[static_cast<size_t>(label)]};
-    for (int64_t i = 0; i < count; ++i) line.push_back(fmt::to_string(confusion.count(label, i)));
-    text += csv_line(line);
-  }
-  return text;
-}
-
-Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
-                        const std::string& title, const std::string& stem) {
-  constexpr size_t kMaxNumbers = 25, kMaxLines = 60;
-  const bool numbers = classes.size() <= kMaxNumbers, lines = classes.size() <= kMaxLines;
-  const Panel panel = heatmap_panel({.title = title,
-                                     .x_label = "predicted class",
-                                     .y_label = "true class",
-                                     .table = confusion_table(confusion, classes),
-                                     .shows_numbers = numbers,
-                                     .names_every_row = lines,
-                                     .uses_sqrt_colors = true});
-  return panel_figure(stem, {panel}, grid_of(classes, numbers ? 48 : lines ? 18 : 8));
-}
-
-void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
-                     const std::string& title, const fs::path& file) {
-  if (is_csv(file)) return write_atomic(file, confusion_csv(confusion, classes));
-  draw_figure_file(file, confusion_figure(confusion, classes, title, file.stem().string()));
-}
-
-namespace {
 
 constexpr int64_t kMaxPanels = 64;
 
@@ -161,52 +97,6 @@ at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches
       weight_TK.view({images, -1, record.num_members, weight_TK.size(1)}).amax(2);
   return weight.narrow(1, patches.num_prefix_tokens, patches.grid.height * patches.grid.width);
 }
-
-}  // namespace
-
-void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
-  const DatasetInfo& info = batch.dataset.info();
-  if (!batch.dataset.has_images()) {
-    fail_usage("--routing-images: the inputs of '{}' are not images; leave it out", info.name);
-  }
-  const std::optional<PatchTokens> patches = batch.model.patch_tokens();
-  if (batch.output.routings.empty() || !patches) {
-    fail_usage(
-        "--routing-images: the network has no layer that routes patches of an image; leave it out");
-  }
-  const RoutingRecord& record = batch.output.routings.back();
-  routed_images_.grid = patches->grid;
-  routed_images_.experts = record.kept;
-  routed_images_.title =
-      fmt::format("{}, layer {}", one_line(name_without_folders(info.name), 30), record.block);
-  if (static_cast<int64_t>(routed_images_.experts.size()) > kMaxPanels) {
-    fail_usage(
-        "--routing-images: a figure shows at most {} experts, but the last layer has {}; leave it "
-        "out",
-        kMaxPanels, routed_images_.experts.size());
-  }
-}
-
-void RoutedImageCollector::add(const EvaluatedBatch& batch) {
-  if (routed_images_.experts.empty()) begin(batch);
-  const int64_t images = batch.images_BCHW.size(0);
-  const int64_t count = std::min(images, wanted_ - batch.first);
-  if (count <= 0) return;
-  pixels_.push_back(bytes_of(batch.images_BCHW.narrow(0, 0, count), batch.dataset.info()));
-  weights_.push_back(
-      patch_weights(batch.output.routings.back(), *batch.model.patch_tokens(), images)
-          .narrow(0, 0, count)
-          .clone());
-}
-
-RoutedImages RoutedImageCollector::images() const {
-  RoutedImages images = routed_images_;
-  images.pixels_NCHW = at::cat(pixels_);
-  images.weight_NPK = at::cat(weights_);
-  return images;
-}
-
-namespace {
 
 /// Where each image stands on a panel.
 struct Sheet {
@@ -280,6 +170,106 @@ std::string sample_title(const Dataset& data, int64_t index) {
 }
 
 }  // namespace
+
+void check_new_confusion(const fs::path& file, const std::string& what) {
+  const std::string extension = file.extension().string();
+  if (extension == ".csv") {
+    check_new_file(file, what);
+    return check_can_write(file.parent_path());
+  }
+  if (extension != ".png" && extension != ".svg") {
+    fail_usage("{}: the file's name must end in .png, .svg or .csv, found '{}'", what,
+               file.string());
+  }
+  check_new_figure(file, what);
+}
+
+void check_confusion_classes(const DatasetInfo& data, const fs::path& file) {
+  if (data.classes.empty()) {
+    fail_usage("{}: a confusion matrix needs classes, but the targets of '{}' are real numbers",
+               file.string(), data.name);
+  }
+  if (!is_csv(file) && data.classes.size() > kMaxFigureClasses) {
+    fail_usage("{}: a figure shows at most {} classes, '{}' has {}; choose a name ending in .csv",
+               file.string(), kMaxFigureClasses, data.name, data.classes.size());
+  }
+}
+
+std::string confusion_csv(const ConfusionMatrix& confusion,
+                          const std::vector<std::string>& classes) {
+  std::vector<std::string> heading = {"true \\ predicted"};
+  heading.insert(heading.end(), classes.begin(), classes.end());
+  std::string text = csv_line(heading);
+  const int64_t count = std::ssize(classes);
+  for (int64_t label = 0; label < count; ++label) {
+    std::vector<std::string> line = {classes[static_cast<size_t>(label)]};
+    for (int64_t i = 0; i < count; ++i) line.push_back(fmt::to_string(confusion.count(label, i)));
+    text += csv_line(line);
+  }
+  return text;
+}
+
+Figure confusion_figure(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
+                        const std::string& title, const std::string& stem) {
+  constexpr size_t kMaxNumbers = 25, kMaxLines = 60;
+  const bool numbers = classes.size() <= kMaxNumbers, lines = classes.size() <= kMaxLines;
+  const Panel panel = heatmap_panel({.title = title,
+                                     .x_label = "predicted class",
+                                     .y_label = "true class",
+                                     .table = confusion_table(confusion, classes),
+                                     .shows_numbers = numbers,
+                                     .names_every_row = lines,
+                                     .uses_sqrt_colors = true});
+  return panel_figure(stem, {panel}, grid_of(classes, numbers ? 48 : lines ? 18 : 8));
+}
+
+void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::string>& classes,
+                     const std::string& title, const fs::path& file) {
+  if (is_csv(file)) return write_atomic(file, confusion_csv(confusion, classes));
+  draw_figure_file(file, confusion_figure(confusion, classes, title, file.stem().string()));
+}
+
+void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
+  const DatasetInfo& info = batch.dataset.info();
+  if (!batch.dataset.has_images()) {
+    fail_usage("--routing-images: the inputs of '{}' are not images; leave it out", info.name);
+  }
+  const std::optional<PatchTokens> patches = batch.model.patch_tokens();
+  if (batch.output.routings.empty() || !patches) {
+    fail_usage(
+        "--routing-images: the network has no layer that routes patches of an image; leave it out");
+  }
+  const RoutingRecord& record = batch.output.routings.back();
+  routed_images_.grid = patches->grid;
+  routed_images_.experts = record.kept;
+  routed_images_.title =
+      fmt::format("{}, layer {}", one_line(name_without_folders(info.name), 30), record.block);
+  if (static_cast<int64_t>(routed_images_.experts.size()) > kMaxPanels) {
+    fail_usage(
+        "--routing-images: a figure shows at most {} experts, but the last layer has {}; leave it "
+        "out",
+        kMaxPanels, routed_images_.experts.size());
+  }
+}
+
+void RoutedImageCollector::add(const EvaluatedBatch& batch) {
+  if (routed_images_.experts.empty()) begin(batch);
+  const int64_t images = batch.images_BCHW.size(0);
+  const int64_t count = std::min(images, wanted_ - batch.first);
+  if (count <= 0) return;
+  pixels_.push_back(bytes_of(batch.images_BCHW.narrow(0, 0, count), batch.dataset.info()));
+  weights_.push_back(
+      patch_weights(batch.output.routings.back(), *batch.model.patch_tokens(), images)
+          .narrow(0, 0, count)
+          .clone());
+}
+
+RoutedImages RoutedImageCollector::images() const {
+  RoutedImages images = routed_images_;
+  images.pixels_NCHW = at::cat(pixels_);
+  images.weight_NPK = at::cat(weights_);
+  return images;
+}
 
 void check_new_mistakes(const fs::path& file) {
   if (file.extension() != ".png") {

@@ -8,8 +8,6 @@
 #include <cmath>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {

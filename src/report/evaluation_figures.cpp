@@ -100,13 +100,9 @@ at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches
 
 /// Where each image stands on a panel.
 struct Sheet {
-  int64_t count, columns, height, width;
-
-  explicit Sheet(const at::Tensor& pixels)
-      : count(pixels.size(0)),
-        columns(static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(pixels.size(0)))))),
-        height(pixels.size(2)),
-        width(pixels.size(3)) {}
+  at::Tensor pixels_NCHW;
+  int64_t count = pixels_NCHW.size(0), height = pixels_NCHW.size(2), width = pixels_NCHW.size(3);
+  int64_t columns = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
 
   int64_t gap() const { return std::max<int64_t>(2, width / 16); }
   int64_t rows() const { return (count + columns - 1) / columns; }
@@ -117,13 +113,13 @@ struct Sheet {
 };
 
 /// Returns the pixels of the whole sheet; what is between images is white.
-at::Tensor sheet_pixels(const at::Tensor& pixels_NCHW, const Sheet& sheet) {
-  at::Tensor whole =
-      at::full({pixels_NCHW.size(1), sheet.whole_height(), sheet.whole_width()}, 255, at::kByte);
+at::Tensor sheet_pixels(const Sheet& sheet) {
+  at::Tensor whole = at::full(
+      {sheet.pixels_NCHW.size(1), sheet.whole_height(), sheet.whole_width()}, 255, at::kByte);
   for (int64_t i = 0; i < sheet.count; ++i) {
     whole.narrow(1, sheet.top(i), sheet.height)
         .narrow(2, sheet.left(i), sheet.width)
-        .copy_(pixels_NCHW[i]);
+        .copy_(sheet.pixels_NCHW[i]);
   }
   return whole;
 }
@@ -314,9 +310,8 @@ int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const 
                        fmt::format("{:.4f}", confidence_N[index].item<float>())});
   }
   if (pixels.empty()) return 0;
-  const at::Tensor pixels_NCHW = at::stack(pixels);
   const at::Tensor sheet_HWC =
-      sheet_pixels(pixels_NCHW, Sheet(pixels_NCHW)).permute({1, 2, 0}).contiguous();
+      sheet_pixels(Sheet{at::stack(pixels)}).permute({1, 2, 0}).contiguous();
   write_atomic(file, encode_png({{sheet_HWC.const_data_ptr<uint8_t>(), sheet_HWC.nbytes()},
                                  sheet_HWC.size(0),
                                  sheet_HWC.size(1),
@@ -326,13 +321,13 @@ int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const 
 }
 
 Figure routing_images_figure(const RoutedImages& images, const std::string& stem) {
-  const Sheet sheet(images.pixels_NCHW);
+  const Sheet sheet{images.pixels_NCHW};
   std::vector<Panel> panels;
   for (size_t slot = 0; slot < images.experts.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot);
     Panel panel{image_title(fmt::format("expert {}", images.experts[slot]))};
     // All panels show the pixels of the first block.
-    if (slot == 0) panel.blocks.push_back(pixel_block(sheet_pixels(images.pixels_NCHW, sheet)));
+    if (slot == 0) panel.blocks.push_back(pixel_block(sheet_pixels(sheet)));
     panel.plots.push_back(fmt::format("data index 0 {}", kPixels));
     panel.plot(patch_lines(images, sheet, number, false),
                "using 1:2:3:4:5:6 with boxxyerror fc rgb 'white' fs transparent solid 0.72 "

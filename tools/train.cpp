@@ -22,7 +22,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/figure.h"
-#include "moesaic/report/run_report.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/step_profiler.h"

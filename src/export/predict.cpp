@@ -33,20 +33,6 @@ at::Tensor combine_of_all(const RoutingRecord& record) {
   return torch::zeros_like(record.logits_TE).index_copy_(1, kept, combine_weights(record.routing));
 }
 
-using Parts = std::map<std::string, std::vector<at::Tensor>>;
-
-void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& parts) {
-  const ModelOutput out = model.forward(images.to(model.device()));
-  parts["logits"].push_back(out.logits.cpu());
-  if (out.pre_logits.defined()) parts["pre_logits"].push_back(out.pre_logits.cpu());
-  if (!routing) return;
-  for (const RoutingRecord& record : out.routings) {
-    const std::string name = "routing." + std::to_string(record.block);
-    parts[name + ".logits"].push_back(record.logits_TE.cpu());
-    parts[name + ".combine"].push_back(combine_of_all(record).cpu());
-  }
-}
-
 /// Returns which tensors there are in place of 'images', as a part of a line: the one that is
 /// probably meant, or their number and the names that are most like it.
 std::string in_place_of_images(std::vector<std::string> names) {
@@ -141,34 +127,33 @@ at::Tensor network_input(const Dataset& data, int64_t index) {
   return input;
 }
 
-/// Inputs of files, undefined with a problem for those that cannot be read.
-struct FileBatch {
-  std::vector<at::Tensor> inputs;
-  std::vector<std::string> problems;
+/// The input of a file, undefined with a problem for one that cannot be read.
+struct FileInput {
+  at::Tensor values_CHW;
+  std::string problem;
 };
 
-FileBatch read_batch(const Dataset& data, int64_t first, int64_t count) {
-  const auto size = static_cast<size_t>(count);
-  FileBatch batch{std::vector<at::Tensor>(size), std::vector<std::string>(size)};
+std::vector<FileInput> read_batch(const Dataset& data, int64_t first, int64_t count) {
+  std::vector<FileInput> batch(static_cast<size_t>(count));
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const auto at = static_cast<size_t>(i);
+      FileInput& input = batch[static_cast<size_t>(i)];
       try {
-        batch.inputs[at] = network_input(data, first + i);
+        input.values_CHW = network_input(data, first + i);
       } catch (const ImageError& error) {
-        batch.problems[at] = error.what();
+        input.problem = error.what();
       } catch (const IoError& error) {
-        batch.problems[at] = error.what();
+        input.problem = error.what();
       }
     }
   });
   return batch;
 }
 
-/// Returns the most probable classes of each image.
-std::vector<std::vector<PredictedClass>> top_classes(const at::Tensor& logits, int64_t images,
-                                                     const PredictOptions& options) {
-  const int64_t members = logits.size(0) / images;
+/// Adds the most probable classes of each image.
+void add_top_classes(const at::Tensor& logits, const PredictOptions& options,
+                     std::vector<ImagePrediction>& images) {
+  const int64_t members = logits.size(0) / std::ssize(images);
   const at::Tensor log_BC = log_mean_probabilities(options.loss, logits, members);
   // The logarithm's rounding could make different logits equal.
   const at::Tensor& ranks = members == 1 ? logits : log_BC;
@@ -178,28 +163,26 @@ std::vector<std::vector<PredictedClass>> top_classes(const at::Tensor& logits, i
   const at::Tensor best = log_BC.gather(1, order).to(at::kDouble).exp();
   const auto index = order.accessor<int64_t, 2>();
   const auto probability = best.accessor<double, 2>();
-  std::vector<std::vector<PredictedClass>> all(static_cast<size_t>(images));
-  for (int64_t i = 0; i < images; ++i) {
+  for (int64_t i = 0; i < std::ssize(images); ++i) {
     for (int64_t c = 0; c < count; ++c) {
-      all[static_cast<size_t>(i)].push_back({index[i][c], probability[i][c]});
+      images[static_cast<size_t>(i)].top.push_back({index[i][c], probability[i][c]});
     }
   }
-  return all;
 }
 
-/// Returns the experts and gates of each image's tokens in one layer.
-std::vector<ImageRouting> routings_of(const RoutingRecord& record, int64_t images) {
+/// Adds the experts and gates of each image's tokens in one layer.
+void add_routing(const RoutingRecord& record, std::vector<ImagePrediction>& images) {
   const auto numbers = [](const at::Tensor& tensor) { return tensor.to(at::kCPU, at::kLong); };
   const Routing& routing = record.routing;
   const at::Tensor bounds = numbers(routing.token_offsets), rows = numbers(routing.token_row);
   const at::Tensor experts = numbers(row_experts(routing));
   const at::Tensor gates = routing.gate.to(at::kCPU, at::kDouble).contiguous();
   const auto* const bound = bounds.const_data_ptr<int64_t>();
-  const int64_t tokens = routing.num_tokens() / images;
-  std::vector<ImageRouting> all;
+  const int64_t tokens = routing.num_tokens() / std::ssize(images);
   for (int64_t t = 0; t < routing.num_tokens(); ++t) {
-    if (t % tokens == 0) all.push_back({.block = record.block});
-    ImageRouting& image = all.back();
+    std::vector<ImageRouting>& layers = images[static_cast<size_t>(t / tokens)].routing;
+    if (t % tokens == 0) layers.push_back({.block = record.block});
+    ImageRouting& image = layers.back();
     image.experts.emplace_back();
     image.gates.emplace_back();
     for (int64_t i = bound[t]; i < bound[t + 1]; ++i) {
@@ -209,23 +192,18 @@ std::vector<ImageRouting> routings_of(const RoutingRecord& record, int64_t image
       image.gates.back().push_back(gates.const_data_ptr<double>()[row]);
     }
   }
-  return all;
 }
 
 /// Returns what a forward pass of images [B, C, H, W] says of each.
 std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& images_BCHW,
                                            const PredictOptions& options) {
-  const int64_t images = images_BCHW.size(0);
   const ModelOutput output = model.forward(images_BCHW.to(model.device()));
-  std::vector<ImagePrediction> list(static_cast<size_t>(images));
-  std::vector<std::vector<PredictedClass>> top = top_classes(output.logits.cpu(), images, options);
-  for (size_t i = 0; i < list.size(); ++i) list[i].top = std::move(top[i]);
+  std::vector<ImagePrediction> images(static_cast<size_t>(images_BCHW.size(0)));
+  add_top_classes(output.logits.cpu(), options, images);
   for (const RoutingRecord& record : output.routings) {
-    if (!options.returns_routing) break;
-    std::vector<ImageRouting> layer = routings_of(record, images);
-    for (size_t i = 0; i < list.size(); ++i) list[i].routing.push_back(std::move(layer[i]));
+    if (options.returns_routing) add_routing(record, images);
   }
-  return list;
+  return images;
 }
 
 void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
@@ -265,12 +243,20 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
     const bool couples = nn::is_batch_dependent(block.layer->router->evaluation_rule());
     if (couples) batch = std::max<int64_t>(count, 1);
   }
-  Parts parts;
+  std::map<std::string, std::vector<at::Tensor>> parts;
   int64_t begin = 0;
   do {  // Runs once even without an image, for the outputs' shapes.
     const int64_t size = std::min(batch, count - begin);
     model.set_first_sample_index(begin);
-    add_batch(model, images_BCHW.narrow(0, begin, size), options.returns_routing, parts);
+    const ModelOutput out = model.forward(images_BCHW.narrow(0, begin, size).to(model.device()));
+    parts["logits"].push_back(out.logits.cpu());
+    if (out.pre_logits.defined()) parts["pre_logits"].push_back(out.pre_logits.cpu());
+    for (const RoutingRecord& record : out.routings) {
+      if (!options.returns_routing) break;
+      const std::string name = "routing." + std::to_string(record.block);
+      parts[name + ".logits"].push_back(record.logits_TE.cpu());
+      parts[name + ".combine"].push_back(combine_of_all(record).cpu());
+    }
     begin += size;
   } while (begin < count);
   model.set_first_sample_index(0);
@@ -324,10 +310,10 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
   const int64_t batch_size = options.batch_size.value_or(32);
   for (int64_t first = 0; first < total; first += batch_size) {
     const int64_t count = std::min(batch_size, total - first);
-    const FileBatch batch = read_batch(*data, first, count);
+    const std::vector<FileInput> batch = read_batch(*data, first, count);
     std::vector<at::Tensor> sound;
-    for (const at::Tensor& input : batch.inputs) {
-      if (input.defined()) sound.push_back(input.unsqueeze(0));
+    for (const FileInput& input : batch) {
+      if (input.values_CHW.defined()) sound.push_back(input.values_CHW.unsqueeze(0));
     }
     if (!alone && !sound.empty()) sound = {at::cat(sound)};
     std::vector<ImagePrediction> predicted;
@@ -337,11 +323,11 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
       }
     }
     auto next = predicted.begin();
-    for (size_t i = 0; i < batch.inputs.size(); ++i) {
+    for (size_t i = 0; i < batch.size(); ++i) {
       ImagePrediction prediction;
-      if (batch.inputs[i].defined()) prediction = std::move(*next++);
+      if (batch[i].values_CHW.defined()) prediction = std::move(*next++);
       prediction.file = files[static_cast<size_t>(first) + i];
-      prediction.problem = batch.problems[i];
+      prediction.problem = batch[i].problem;
       if (!on_prediction(prediction)) return;
     }
   }

@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <variant>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

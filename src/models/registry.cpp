@@ -38,14 +38,6 @@ Value filled(const Value& config, int depth) {
   return filled(base, depth + 1).merged(without_key(config, kKey));
 }
 
-/// Returns the family of E3, which has the settings of V-MoE.
-Family e3_family() {
-  auto family = family_of<VMoE, VMoEConfig>(
-      "ensemble of V-MoEs in one network, with experts of its own for each member (E3)");
-  family.is_listed = false;
-  return family;
-}
-
 /// `config` has its preset filled in.
 const Family& named_family(const Value& config) {
   const Value* name = config.find("name");
@@ -125,7 +117,10 @@ Registry<Family>& families() {
       {{kVMoE,
         family_of<VMoE, VMoEConfig>(
             "vision transformer with experts in place of some MLPs (V-MoE), or without any (ViT)")},
-       {kE3, e3_family()}});
+       {kE3,  // It has the settings of V-MoE.
+        family_of<VMoE, VMoEConfig>(
+            "ensemble of V-MoEs in one network, with experts of its own for each member (E3)",
+            /*is_listed=*/false)}});
   return list;
 }
 

@@ -14,33 +14,9 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 namespace {
-
-KeepRule fraction_rule(double fraction, const std::string& where) {
-  if (!(fraction > 0.0 && fraction <= 1.0)) {
-    fail_usage(
-        "{}: a fraction must be above 0 and at most 1, found {}; write a count without a decimal "
-        "point",
-        where, fraction);
-  }
-  return {KeepFraction{fraction}, where};
-}
-
-KeepRule parameters_rule(double fraction, const std::string& where) {
-  if (!(fraction > 0.0 && fraction <= 1.0)) {
-    fail_usage("{}: the fraction of parameters must be above 0 and at most 1, found {}", where,
-               fraction);
-  }
-  return {KeepParameters{fraction}, where};
-}
-
-KeepRule count_rule(int64_t count, const std::string& where) {
-  if (count < 1) fail_usage("{}: at least 1 expert must be kept, found {}", where, count);
-  return {count, where};
-}
 
 KeepRule ids_rule(const Value& list, const std::string& name) {
   std::vector<int64_t> ids;
@@ -55,11 +31,6 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
   if (ids.empty()) fail_usage("{}: at least 1 expert must be kept", list.where());
   std::sort(ids.begin(), ids.end());
   return {std::move(ids), list.where()};
-}
-
-KeepRule block_rule(const Value& value, const std::string& name) {
-  if (value.kind() == Value::Kind::array) return ids_rule(value, name);
-  return count_rule(value.as_int(name), value.where());
 }
 
 /// Returns the number that text in another notation than ours stands for: "50%", "0,25", "0x2"; ""
@@ -104,148 +75,10 @@ ConfigProblem config_problem(const KeepSettings& settings) {
 
 /// Whether the object has rules for blocks.
 bool names_blocks(const Value& object) {
-  const auto members = object.members("keep");
-  return std::all_of(members.begin(), members.end(), [](const Value::Member& member) {
+  return std::ranges::all_of(object.members("keep"), [](const Value::Member& member) {
     return !member.key.empty() && member.key.find_first_not_of("-0123456789") == std::string::npos;
   });
 }
-
-}  // namespace
-
-int64_t KeepRule::count(int64_t experts) const {
-  if (const auto* fraction = std::get_if<KeepFraction>(&amount)) {
-    const double exact = fraction->fraction * static_cast<double>(experts);
-    return std::max<int64_t>(1, std::llround(exact));
-  }
-  if (const auto* number = std::get_if<int64_t>(&amount)) return *number;
-  if (ids() != nullptr) return static_cast<int64_t>(ids()->size());
-  fail("{}: a bound on parameters has no count of its own", where);
-}
-
-const double* KeepRule::parameters() const {
-  const auto* bound = std::get_if<KeepParameters>(&amount);
-  return bound == nullptr ? nullptr : &bound->fraction;
-}
-
-std::vector<std::string> keep_scope_names() {
-  return {"layer", "network"};
-}
-
-KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
-  const std::string where = fmt::format("{}keep '{}'", place.empty() ? "--" : place + ": ", text);
-  if (const auto count = parsed_number<int64_t>(text)) return count_rule(*count, where);
-  if (const auto fraction = parsed_number<double>(text)) return fraction_rule(*fraction, where);
-  if (path_exists(text)) return of_blocks(Document::from_file(text).root());
-  const std::string meant = number_meant(text);
-  fail_usage("{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
-             where, meant.empty() ? nearest_sibling(text) : "; did you mean '" + meant + "'?");
-}
-
-KeepSpec KeepSpec::from_value(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::integer:
-      return count_rule(value.as_int("keep"), value.where());
-    case Value::Kind::number:
-      return fraction_rule(value.as_double("keep"), value.where());
-    case Value::Kind::string:
-      return parse(value.as_string("keep"), value.where());
-    default:
-      if (!value.is_object()) {
-        fail_usage(
-            "{}: 'keep' must be a fraction (0.25), a count (4), a file, or an object "
-            "{{\"<block>\": count or [ids]}}, found {}",
-            value.where(), value.described());
-      }
-      return names_blocks(value) ? of_blocks(value) : of_settings(value);
-  }
-}
-
-KeepSpec KeepSpec::of_blocks(const Value& object) {
-  KeepSpec spec;
-  for (const auto& [key, origin, value] : object.members("keep")) {
-    const auto block = parsed_number<int64_t>(key);
-    if (!block || *block < 0) {
-      fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
-    }
-    if (!spec.blocks_.emplace(*block, block_rule(value, key)).second) {
-      fail_usage("{}: block {} is named twice", origin.text(), *block);
-    }
-  }
-  return spec;
-}
-
-KeepSpec KeepSpec::of_settings(const Value& object) {
-  const auto settings = moesaic::parse<KeepSettings>(object, "keep");
-  KeepSpec spec;
-  if (settings.fraction) spec.every_ = fraction_rule(*settings.fraction, object.where());
-  if (settings.count) spec.every_ = count_rule(*settings.count, object.where());
-  if (settings.parameters) spec.every_ = parameters_rule(*settings.parameters, object.where());
-  spec.set_scope(settings.scope == "network" ? KeepScope::network : KeepScope::layer);
-  spec.exclude_blocks(settings.exclude_blocks);
-  return spec;
-}
-
-KeepSpec KeepSpec::fraction(double fraction) {
-  return fraction_rule(fraction, "keep");
-}
-
-KeepSpec KeepSpec::count(int64_t count) {
-  return count_rule(count, "keep");
-}
-
-KeepSpec KeepSpec::parameters(double fraction, const std::string& where) {
-  return parameters_rule(fraction, where);
-}
-
-void KeepSpec::set_scope(KeepScope scope) {
-  if (scope == KeepScope::network && !every_) {
-    fail_usage(
-        "--scope: 'network' is for a fraction or a count, not for rules of blocks; choose 'layer'");
-  }
-  scope_ = scope;
-}
-
-void KeepSpec::exclude_blocks(std::vector<int64_t> blocks) {
-  if (!blocks.empty() && !every_) {
-    fail_usage("--exclude-blocks: these keep all experts; leave {} {} out of --keep's file",
-               blocks.size() == 1 ? "block" : "blocks", fmt::join(blocks, " and "));
-  }
-  excluded_blocks_ = std::move(blocks);
-}
-
-const KeepRule* KeepSpec::rule_of_network() const {
-  return every_ && scope_ == KeepScope::network ? &*every_ : nullptr;
-}
-
-const KeepRule* KeepSpec::rule_of(int64_t block) const {
-  if (std::find(excluded_blocks_.begin(), excluded_blocks_.end(), block) != excluded_blocks_.end())
-    return nullptr;
-  if (every_) return &*every_;
-  const auto found = blocks_.find(block);
-  return found == blocks_.end() ? nullptr : &found->second;
-}
-
-void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
-  for (const int64_t block : excluded_blocks_) {
-    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
-    fail_usage("keep: block {} in 'exclude_blocks' has no experts; choose among the blocks {}",
-               block, fmt::join(blocks, ", "));
-  }
-  if (every_ && !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [&](int64_t block) {
-        return rule_of(block) == nullptr;
-      })) {
-    fail_usage("{}: 'exclude_blocks' names every block, so no expert would be pruned",
-               every_->where);
-  }
-  for (const auto& [block, rule] : blocks_) {
-    if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
-      fail_usage("{}: block {} has no experts; choose among the blocks {}", rule.where, block,
-                 fmt::join(blocks, ", "));
-    }
-  }
-}
-
-namespace {
 
 const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
   const auto found = std::ranges::find(blocks, block, &MoEBlock::block);
@@ -320,6 +153,151 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
 }
 
 }  // namespace
+
+int64_t KeepRule::count(int64_t experts) const {
+  if (const auto* fraction = std::get_if<KeepFraction>(&amount)) {
+    const double exact = fraction->fraction * static_cast<double>(experts);
+    return std::max<int64_t>(1, std::llround(exact));
+  }
+  if (const auto* number = std::get_if<int64_t>(&amount)) return *number;
+  if (ids() != nullptr) return static_cast<int64_t>(ids()->size());
+  fail("{}: a bound on parameters has no count of its own", where);
+}
+
+const double* KeepRule::parameters() const {
+  const auto* bound = std::get_if<KeepParameters>(&amount);
+  return bound == nullptr ? nullptr : &bound->fraction;
+}
+
+std::vector<std::string> keep_scope_names() {
+  return {"layer", "network"};
+}
+
+KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
+  const std::string where = fmt::format("{}keep '{}'", place.empty() ? "--" : place + ": ", text);
+  if (const auto number = parsed_number<int64_t>(text)) return count(*number, where);
+  if (const auto number = parsed_number<double>(text)) return fraction(*number, where);
+  if (path_exists(text)) return of_blocks(Document::from_file(text).root());
+  const std::string meant = number_meant(text);
+  fail_usage("{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
+             where, meant.empty() ? nearest_sibling(text) : "; did you mean '" + meant + "'?");
+}
+
+KeepSpec KeepSpec::from_value(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::integer:
+      return count(value.as_int("keep"), value.where());
+    case Value::Kind::number:
+      return fraction(value.as_double("keep"), value.where());
+    case Value::Kind::string:
+      return parse(value.as_string("keep"), value.where());
+    default:
+      if (!value.is_object()) {
+        fail_usage(
+            "{}: 'keep' must be a fraction (0.25), a count (4), a file, or an object "
+            "{{\"<block>\": count or [ids]}}, found {}",
+            value.where(), value.described());
+      }
+      return names_blocks(value) ? of_blocks(value) : of_settings(value);
+  }
+}
+
+KeepSpec KeepSpec::of_blocks(const Value& object) {
+  KeepSpec spec;
+  for (const auto& [key, origin, value] : object.members("keep")) {
+    const auto block = parsed_number<int64_t>(key);
+    if (!block || *block < 0) {
+      fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
+    }
+    const bool has_ids = value.kind() == Value::Kind::array;
+    const KeepSpec rule = has_ids ? ids_rule(value, key) : count(value.as_int(key), value.where());
+    if (!spec.blocks_.emplace(*block, *rule.every_).second) {
+      fail_usage("{}: block {} is named twice", origin.text(), *block);
+    }
+  }
+  return spec;
+}
+
+KeepSpec KeepSpec::of_settings(const Value& object) {
+  const auto settings = moesaic::parse<KeepSettings>(object, "keep");
+  KeepSpec spec;
+  if (settings.fraction) spec = fraction(*settings.fraction, object.where());
+  if (settings.count) spec = count(*settings.count, object.where());
+  if (settings.parameters) spec = parameters(*settings.parameters, object.where());
+  spec.set_scope(settings.scope == "network" ? KeepScope::network : KeepScope::layer);
+  spec.exclude_blocks(settings.exclude_blocks);
+  return spec;
+}
+
+KeepSpec KeepSpec::fraction(double fraction, const std::string& where) {
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    fail_usage(
+        "{}: a fraction must be above 0 and at most 1, found {}; write a count without a decimal "
+        "point",
+        where, fraction);
+  }
+  return KeepRule{KeepFraction{fraction}, where};
+}
+
+KeepSpec KeepSpec::count(int64_t count, const std::string& where) {
+  if (count < 1) fail_usage("{}: at least 1 expert must be kept, found {}", where, count);
+  return KeepRule{count, where};
+}
+
+KeepSpec KeepSpec::parameters(double fraction, const std::string& where) {
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    fail_usage("{}: the fraction of parameters must be above 0 and at most 1, found {}", where,
+               fraction);
+  }
+  return KeepRule{KeepParameters{fraction}, where};
+}
+
+void KeepSpec::set_scope(KeepScope scope) {
+  if (scope == KeepScope::network && !every_) {
+    fail_usage(
+        "--scope: 'network' is for a fraction or a count, not for rules of blocks; choose 'layer'");
+  }
+  scope_ = scope;
+}
+
+void KeepSpec::exclude_blocks(std::vector<int64_t> blocks) {
+  if (!blocks.empty() && !every_) {
+    fail_usage("--exclude-blocks: these keep all experts; leave {} {} out of --keep's file",
+               blocks.size() == 1 ? "block" : "blocks", fmt::join(blocks, " and "));
+  }
+  excluded_blocks_ = std::move(blocks);
+}
+
+const KeepRule* KeepSpec::rule_of_network() const {
+  return every_ && scope_ == KeepScope::network ? &*every_ : nullptr;
+}
+
+const KeepRule* KeepSpec::rule_of(int64_t block) const {
+  if (std::find(excluded_blocks_.begin(), excluded_blocks_.end(), block) != excluded_blocks_.end())
+    return nullptr;
+  if (every_) return &*every_;
+  const auto found = blocks_.find(block);
+  return found == blocks_.end() ? nullptr : &found->second;
+}
+
+void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
+  for (const int64_t block : excluded_blocks_) {
+    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
+    fail_usage("keep: block {} in 'exclude_blocks' has no experts; choose among the blocks {}",
+               block, fmt::join(blocks, ", "));
+  }
+  const auto changes = [&](int64_t block) { return rule_of(block) != nullptr; };
+  if (every_ && !blocks.empty() && std::ranges::none_of(blocks, changes)) {
+    fail_usage("{}: 'exclude_blocks' names every block, so no expert would be pruned",
+               every_->where);
+  }
+  for (const auto& [block, rule] : blocks_) {
+    if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
+      fail_usage("{}: block {} has no experts; choose among the blocks {}", rule.where, block,
+                 fmt::join(blocks, ", "));
+    }
+  }
+}
 
 ConfigProblem config_problem(const PruneLayerPlan& layer) {
   if (layer.kept.empty() || !is_ascending(layer.kept) || layer.kept.back() >= layer.num_experts) {
@@ -440,13 +418,12 @@ CriterionChoice CriterionChoice::parse(const std::string& text) {
 
 std::string plan_problem(const Model& model, const PrunePlan& plan) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
+  bool removes = false;
   for (const PruneLayerPlan& layer : plan.layers) {
     const std::string problem = layer_problem(blocks, layer);
     if (!problem.empty()) return problem;
+    removes |= layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
   }
-  const bool removes = std::any_of(plan.layers.begin(), plan.layers.end(), [&](const auto& layer) {
-    return layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
-  });
   // Tokens are rerouted from experts too that were removed before.
   if (!removes && plan.replace != kReroute) return "";
   return replacement_problem(model, plan.replace.value_or(default_replacement(model)));

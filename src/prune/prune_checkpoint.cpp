@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <system_error>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -18,9 +16,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/merge.h"
 
 namespace moesaic {
@@ -125,15 +121,6 @@ const void* identity(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl();
 }
 
-/// Returns where each kept expert is among the present ones.
-at::Tensor slots_of(const std::vector<int64_t>& kept, const std::vector<int64_t>& present) {
-  std::vector<int64_t> slots;
-  for (const int64_t id : kept) {
-    slots.push_back(std::lower_bound(present.begin(), present.end(), id) - present.begin());
-  }
-  return at::tensor(slots, at::kLong);
-}
-
 /// Returns the plan of a block, null where the plan does not change it.
 const PruneLayerPlan* layer_of(const PrunePlan& plan, const MoEBlock& block) {
   const auto layer = std::ranges::find(plan.layers, block.block, &PruneLayerPlan::block);
@@ -185,7 +172,9 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
   apply_plan(shape, plan);
   auto old = before.begin();
   for (const MoEBlock& block : shape.moe_blocks()) {
-    const at::Tensor slots = slots_of(block.layer->kept(), old->present);
+    // Where each kept expert is among those that were present.
+    const at::Tensor slots = at::searchsorted(at::tensor(old->present, at::kLong),
+                                              at::tensor(block.layer->kept(), at::kLong));
     for (const at::Tensor& tensor : nn::tensors_of(*block.layer->experts)) {
       sources[identity(tensor)].slots = slots;
       sources[identity(tensor)].weights_PP = old->weights_PP;
@@ -312,7 +301,36 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
       pretrained.folder.string(), finetuned.folder.string(), why);
 }
 
+/// Returns the rows per token that `count` gives all experts of each layer, less the removed ones'.
+RowsPerToken rows_of_kept(const Model& model, const auto& count) {
+  RowsPerToken rows;
+  for (const auto& [block, layer, unused] : model.moe_blocks()) {
+    const int64_t kept = std::ssize(layer->kept()), all = layer->options().num_experts;
+    const bool is_rerouted =
+        nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
+    const bool computes_all = is_rerouted || !layer->merged_into.empty();
+    const double fraction =
+        computes_all ? 1.0 : static_cast<double>(kept) / static_cast<double>(all);
+    rows[block] = fraction * count(layer->router->evaluation_rule(), model.tokens_per_image(),
+                                   is_rerouted ? kept : all);
+  }
+  return rows;
+}
+
 }  // namespace
+
+RowsPerToken even_rows_per_token(const Model& model) {
+  return rows_of_kept(model, nn::rows_per_token);
+}
+
+Footprint footprint(const Model& model) {
+  Footprint total;
+  total.num_parameters = model.num_parameters();
+  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
+  total.flops = model.flops_per_image(even_rows_per_token(model));
+  total.capacity_flops = model.flops_per_image(rows_of_kept(model, nn::capacity_rows_per_token));
+  return total;
+}
 
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   const Checkpoint newest = load_newest_checkpoint(

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <limits>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -91,25 +90,6 @@ DeviceCase routing_case(const std::string& part, const std::string& what, at::In
           }};
 }
 
-std::vector<DeviceCase> routing_cases() {
-  std::vector<DeviceCase> cases;
-  // Long groups are shared out among blocks, see ops/cuda/route_expert_choice_on.h.
-  for (const int64_t tokens : {300, 9000}) {
-    const std::string what = fmt::format(" of {} tokens", tokens);
-    for (const bool priority : {false, true}) {
-      const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.9, .batch_priority = priority};
-      cases.push_back(routing_case(
-          "route_token_choice", what + (priority ? " by priority" : ""), {tokens, 6},
-          [options](const Tensor& logits) { return route_token_choice(logits, options); }));
-    }
-    const ExpertChoiceOptions choice{.capacity_factor = 1.5, .gate = ExpertGate::softmax_tokens};
-    cases.push_back(routing_case(
-        "route_expert_choice", what, {tokens, 6},
-        [choice](const Tensor& logits) { return route_expert_choice(logits, choice); }));
-  }
-  return cases;
-}
-
 struct RowType {
   at::ScalarType type;
   const char* name;
@@ -189,18 +169,6 @@ Tensors training_step(const fs::path& recipe, at::Device device) {
   return out;
 }
 
-std::vector<DeviceCase> step_cases() {
-  std::vector<DeviceCase> cases;
-  for (const fs::path& recipe : model_files("recipes")) {
-    if (recipe.filename() != "smoke.json") continue;
-    const std::string family = recipe.parent_path().parent_path().filename().string();
-    cases.push_back({"training step of " + family, 1e-3, {}, [recipe](at::Device device, bool) {
-                       return training_step(recipe, device);
-                     }});
-  }
-  return cases;
-}
-
 }  // namespace
 
 std::string Agreement::text() const {
@@ -232,17 +200,35 @@ std::vector<Agreement> disable_failing_features(const std::vector<DeviceCase>& c
 }
 
 std::vector<DeviceCase> device_cases() {
-  std::vector<DeviceCase> cases = routing_cases();
+  std::vector<DeviceCase> cases;
+  // Long groups are shared out among blocks, see ops/cuda/route_expert_choice_on.h.
+  for (const int64_t tokens : {300, 9000}) {
+    const std::string what = fmt::format(" of {} tokens", tokens);
+    for (const bool priority : {false, true}) {
+      const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.9, .batch_priority = priority};
+      cases.push_back(routing_case(
+          "route_token_choice", what + (priority ? " by priority" : ""), {tokens, 6},
+          [options](const Tensor& logits) { return route_token_choice(logits, options); }));
+    }
+    const ExpertChoiceOptions choice{.capacity_factor = 1.5, .gate = ExpertGate::softmax_tokens};
+    cases.push_back(routing_case(
+        "route_expert_choice", what, {tokens, 6},
+        [choice](const Tensor& logits) { return route_expert_choice(logits, choice); }));
+  }
   for (const RowType& type : kRowTypes) {
-    const bool grouped = type.type == at::kBFloat16;
+    std::vector<std::string> of_experts = {"grouped_mlp"};
+    if (type.type == at::kBFloat16) of_experts.insert(of_experts.begin(), kGroupedMm);
     cases.push_back(rows_case("dispatch", type, {"dispatch"}, run_dispatch));
-    cases.push_back(rows_case("grouped_mlp", type,
-                              grouped ? std::vector<std::string>{kGroupedMm, "grouped_mlp"}
-                                      : std::vector<std::string>{"grouped_mlp"},
-                              run_experts));
+    cases.push_back(rows_case("grouped_mlp", type, of_experts, run_experts));
     cases.push_back(rows_case("combine", type, {"combine"}, run_combine));
   }
-  for (DeviceCase& step : step_cases()) cases.push_back(std::move(step));
+  for (const fs::path& recipe : model_files("recipes")) {
+    if (recipe.filename() != "smoke.json") continue;
+    const std::string family = recipe.parent_path().parent_path().filename().string();
+    cases.push_back({"training step of " + family, 1e-3, {}, [recipe](at::Device device, bool) {
+                       return training_step(recipe, device);
+                     }});
+  }
   return cases;
 }
 

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <set>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -89,6 +87,50 @@ ConfigProblem curves_problem(const char* what, const char* setting,
   return {fmt::format("the sizes of a {}'s curves ascend", what), {setting}};
 }
 
+/// Returns the slope of the least-squares line through the logarithms.
+double exponent_of(const std::vector<FitPoint>& points) {
+  double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+  for (const FitPoint& point : points) {
+    const double a = std::log(point.x), b = std::log(point.y);
+    n += 1.0;
+    x += a;
+    y += b;
+    xx += a * a;
+    xy += a * b;
+  }
+  return (n * xy - x * y) / (n * xx - x * x);
+}
+
+ResultRow fit_of_rows(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
+  size_t runs = SIZE_MAX;
+  std::vector<std::pair<double, const MeasuredRow*>> used;
+  for (const MeasuredRow& row : rows) {
+    const auto found = fit.x.find(row.name);
+    if (found == fit.x.end()) continue;
+    used.emplace_back(found->second, &row);
+    runs = std::min(runs, row.runs.size());
+  }
+  SeedValues exponents;
+  for (size_t i = 0; i < runs; ++i) {
+    std::vector<FitPoint> points;
+    for (const auto& [x, row] : used) {
+      const auto& numbers = row->runs[i].final.numbers;
+      const auto value = numbers.find(fit.metric);
+      if (value == numbers.end() || !(value->second > 0.0)) {
+        fail("fit '{}': '{}' has no {} above 0", fit.name, row->name, fit.metric);
+      }
+      points.push_back({x, value->second});
+    }
+    exponents[used.front().second->first_seed + static_cast<int64_t>(i)] = exponent_of(points);
+  }
+  ResultRow result = row_of_runs(fit.name, fit.exponent(), std::move(exponents));
+  const auto same_seeds = [&](const auto& point) {
+    return point.second->first_seed == used.front().second->first_seed;
+  };
+  if (!std::ranges::all_of(used, same_seeds)) result.values.clear();  // They have no one seed.
+  return result;
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const RatioConfig& config) {
@@ -149,54 +191,6 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
   add_spread(made, rows_of(rows, config.source_metric, names), estimate);
   return made;
 }
-
-namespace {
-
-/// Returns the slope of the least-squares line through the logarithms.
-double exponent_of(const std::vector<FitPoint>& points) {
-  double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
-  for (const FitPoint& point : points) {
-    const double a = std::log(point.x), b = std::log(point.y);
-    n += 1.0;
-    x += a;
-    y += b;
-    xx += a * a;
-    xy += a * b;
-  }
-  return (n * xy - x * y) / (n * xx - x * x);
-}
-
-ResultRow fit_of_rows(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
-  size_t runs = SIZE_MAX;
-  std::vector<std::pair<double, const MeasuredRow*>> used;
-  for (const MeasuredRow& row : rows) {
-    const auto found = fit.x.find(row.name);
-    if (found == fit.x.end()) continue;
-    used.emplace_back(found->second, &row);
-    runs = std::min(runs, row.runs.size());
-  }
-  SeedValues exponents;
-  for (size_t i = 0; i < runs; ++i) {
-    std::vector<FitPoint> points;
-    for (const auto& [x, row] : used) {
-      const auto& numbers = row->runs[i].final.numbers;
-      const auto value = numbers.find(fit.metric);
-      if (value == numbers.end() || !(value->second > 0.0)) {
-        fail("fit '{}': '{}' has no {} above 0", fit.name, row->name, fit.metric);
-      }
-      points.push_back({x, value->second});
-    }
-    exponents[used.front().second->first_seed + static_cast<int64_t>(i)] = exponent_of(points);
-  }
-  ResultRow result = row_of_runs(fit.name, fit.exponent(), std::move(exponents));
-  const auto same_seeds = [&](const auto& point) {
-    return point.second->first_seed == used.front().second->first_seed;
-  };
-  if (!std::ranges::all_of(used, same_seeds)) result.values.clear();  // They have no one seed.
-  return result;
-}
-
-}  // namespace
 
 std::vector<FitPoint> fit_points(const FitConfig& fit, const std::vector<ResultRow>& results) {
   std::vector<FitPoint> points;

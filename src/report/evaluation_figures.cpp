@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "moesaic/base/error.h"
@@ -14,7 +13,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/train/datasets.h"
 #include "panels.h"
 
 namespace moesaic {
@@ -48,6 +46,123 @@ PanelGrid grid_of(const std::vector<std::string>& classes, int cell) {
           .left = 60 + room,
           .right = std::max(scale_room(side), 30 + 3 * room / 4),
           .bottom = 60 + 3 * room / 4};
+}
+
+constexpr int64_t kMaxPanels = 64;
+
+/// Returns the bytes of images [..., C, H, W] that were normalised by (byte / 255 - mean) / std.
+at::Tensor bytes_of(const at::Tensor& images, const DatasetInfo& info) {
+  const at::Tensor mean = at::tensor(info.mean, at::kDouble).view({-1, 1, 1});
+  const at::Tensor std = at::tensor(info.std, at::kDouble).view({-1, 1, 1});
+  const at::Tensor bytes = 255.0 * (images.to(at::kCPU, at::kDouble) * std + mean);
+  return (bytes.clamp(0.0, 255.0) + 0.5).floor().to(at::kByte);
+}
+
+/// Returns the pixels of an image [C, H, W] of bytes as a block, row by row, since gnuplot draws
+/// points in this order only.
+std::string pixel_block(const at::Tensor& bytes_CHW) {
+  std::string lines = "# x\ty\tred\tgreen\tblue\n";
+  const at::Tensor bytes = bytes_CHW.contiguous();
+  const auto* const from = bytes.const_data_ptr<uint8_t>();
+  const int64_t channels = bytes.size(0), width = bytes.size(2), plane = bytes.size(1) * width;
+  for (int64_t pixel = 0; pixel < plane; ++pixel) {
+    lines += fmt::format("{}\t{}", pixel % width, pixel / width);
+    for (int64_t colour = 0; colour < 3; ++colour) {
+      lines += fmt::format("\t{}", from[std::min(colour, channels - 1) * plane + pixel]);
+    }
+    lines += "\n";
+  }
+  return lines;
+}
+
+/// Returns the commands before panels that show pixels from `first` to these.
+std::string image_commands(double first, int64_t right, int64_t bottom) {
+  return fmt::format(
+      "  unset tics\n  unset border\n  unset grid\n  set size ratio -1\n"
+      "  set xrange [{}:{}.5]\n  set yrange [{}.5:{}]\n",
+      first, right, bottom, first);
+}
+
+std::string image_title(const std::string& title) {
+  return fmt::format("  set title {} offset 0, -0.8 textcolor rgb ink\n", plot_name(title));
+}
+
+constexpr const char* kPixels = "using 1:2:3:4:5 with rgbimage notitle";
+
+/// Returns the weight of each patch for each kept expert, [images, P, K]; an ensemble's patch has
+/// the largest of its members.
+at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches, int64_t images) {
+  const at::Tensor weight_TK = combine_weights(record.routing).to(at::kCPU, at::kFloat).abs();
+  const at::Tensor weight =
+      weight_TK.view({images, -1, record.num_members, weight_TK.size(1)}).amax(2);
+  return weight.narrow(1, patches.num_prefix_tokens, patches.grid.height * patches.grid.width);
+}
+
+/// Where each image stands on a panel.
+struct Sheet {
+  at::Tensor pixels_NCHW;
+  int64_t count = pixels_NCHW.size(0), height = pixels_NCHW.size(2), width = pixels_NCHW.size(3);
+  int64_t columns = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+
+  int64_t gap() const { return std::max<int64_t>(2, width / 16); }
+  int64_t rows() const { return (count + columns - 1) / columns; }
+  int64_t left(int64_t image) const { return image % columns * (width + gap()); }
+  int64_t top(int64_t image) const { return image / columns * (height + gap()); }
+  int64_t whole_width() const { return columns * (width + gap()) - gap(); }
+  int64_t whole_height() const { return rows() * (height + gap()) - gap(); }
+};
+
+/// Returns the pixels of the whole sheet; what is between images is white.
+at::Tensor sheet_pixels(const Sheet& sheet) {
+  at::Tensor whole = at::full(
+      {sheet.pixels_NCHW.size(1), sheet.whole_height(), sheet.whole_width()}, 255, at::kByte);
+  for (int64_t i = 0; i < sheet.count; ++i) {
+    whole.narrow(1, sheet.top(i), sheet.height)
+        .narrow(2, sheet.left(i), sheet.width)
+        .copy_(sheet.pixels_NCHW[i]);
+  }
+  return whole;
+}
+
+/// Returns the corners of the patches that an expert got, or of the others.
+std::string patch_lines(const RoutedImages& images, const Sheet& sheet, int64_t slot, bool routed) {
+  std::string lines = "# x\ty\tleft\tright\ttop\tbottom\n";
+  const double height = static_cast<double>(sheet.height) / static_cast<double>(images.grid.height);
+  const double width = static_cast<double>(sheet.width) / static_cast<double>(images.grid.width);
+  const at::Tensor weight_NP = images.weight_NPK.select(2, slot).contiguous();
+  const auto* const weight = weight_NP.const_data_ptr<float>();
+  for (int64_t i = 0; i < weight_NP.numel(); ++i) {
+    if ((weight[i] != 0.0F) != routed) continue;
+    const int64_t image = i / weight_NP.size(1), patch = i % weight_NP.size(1);
+    const double left = static_cast<double>(sheet.left(image)) - 0.5 +
+                        width * static_cast<double>(patch % images.grid.width);
+    const double top = static_cast<double>(sheet.top(image)) - 0.5 +
+                       height * static_cast<double>(patch / images.grid.width);
+    lines += fmt::format("{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\n", left, top, left,
+                         left + width, top, top + height);
+  }
+  // gnuplot knows no block without a line.
+  if (lines.ends_with("bottom\n")) lines += "NaN\tNaN\tNaN\tNaN\tNaN\tNaN\n";
+  return lines;
+}
+
+/// Returns the bytes of image `index` as a network sees it, [C, H, W].
+at::Tensor sample_pixels(const Dataset& data, const ImageTransform& transform, int64_t index,
+                         CounterRng rng) {
+  const DatasetInfo& info = data.info();
+  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
+  at::Tensor values = at::empty({info.channels, info.height, info.width}, at::kFloat);
+  data.image(index, bytes.data());
+  transform(bytes.data(), rng, values.mutable_data_ptr<float>());
+  return bytes_of(values, info);
+}
+
+std::string sample_title(const Dataset& data, int64_t index) {
+  const DatasetInfo& info = data.info();
+  const std::string group =
+      info.groups.empty() ? "" : info.groups.at(static_cast<size_t>(data.group(index))) + ", ";
+  return group + (info.classes.empty() ? fmt::format("{}", index)
+                                       : info.classes.at(static_cast<size_t>(data.label(index))));
 }
 
 }  // namespace
@@ -110,60 +225,6 @@ void write_confusion(const ConfusionMatrix& confusion, const std::vector<std::st
   draw_figure_file(file, confusion_figure(confusion, classes, title, file.stem().string()));
 }
 
-namespace {
-
-constexpr int64_t kMaxPanels = 64;
-
-/// Returns the bytes of images [..., C, H, W] that were normalised by (byte / 255 - mean) / std.
-at::Tensor bytes_of(const at::Tensor& images, const DatasetInfo& info) {
-  const at::Tensor mean = at::tensor(info.mean, at::kDouble).view({-1, 1, 1});
-  const at::Tensor std = at::tensor(info.std, at::kDouble).view({-1, 1, 1});
-  const at::Tensor bytes = 255.0 * (images.to(at::kCPU, at::kDouble) * std + mean);
-  return (bytes.clamp(0.0, 255.0) + 0.5).floor().to(at::kByte);
-}
-
-/// Returns the pixels of an image [C, H, W] of bytes as a block, row by row, since gnuplot draws
-/// points in this order only.
-std::string pixel_block(const at::Tensor& bytes_CHW) {
-  std::string lines = "# x\ty\tred\tgreen\tblue\n";
-  const at::Tensor bytes = bytes_CHW.contiguous();
-  const auto* const from = bytes.const_data_ptr<uint8_t>();
-  const int64_t channels = bytes.size(0), width = bytes.size(2), plane = bytes.size(1) * width;
-  for (int64_t pixel = 0; pixel < plane; ++pixel) {
-    lines += fmt::format("{}\t{}", pixel % width, pixel / width);
-    for (int64_t colour = 0; colour < 3; ++colour) {
-      lines += fmt::format("\t{}", from[std::min(colour, channels - 1) * plane + pixel]);
-    }
-    lines += "\n";
-  }
-  return lines;
-}
-
-/// Returns the commands before panels that show pixels from `first` to these.
-std::string image_commands(double first, int64_t right, int64_t bottom) {
-  return fmt::format(
-      "  unset tics\n  unset border\n  unset grid\n  set size ratio -1\n"
-      "  set xrange [{}:{}.5]\n  set yrange [{}.5:{}]\n",
-      first, right, bottom, first);
-}
-
-std::string image_title(const std::string& title) {
-  return fmt::format("  set title {} offset 0, -0.8 textcolor rgb ink\n", plot_name(title));
-}
-
-constexpr const char* kPixels = "using 1:2:3:4:5 with rgbimage notitle";
-
-/// Returns the weight of each patch for each kept expert, [images, P, K]; an ensemble's patch has
-/// the largest of its members.
-at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches, int64_t images) {
-  const at::Tensor weight_TK = combine_weights(record.routing).to(at::kCPU, at::kFloat).abs();
-  const at::Tensor weight =
-      weight_TK.view({images, -1, record.num_members, weight_TK.size(1)}).amax(2);
-  return weight.narrow(1, patches.num_prefix_tokens, patches.grid.height * patches.grid.width);
-}
-
-}  // namespace
-
 void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
   const DatasetInfo& info = batch.dataset.info();
   if (!batch.dataset.has_images()) {
@@ -205,81 +266,6 @@ RoutedImages RoutedImageCollector::images() const {
   images.weight_NPK = at::cat(weights_);
   return images;
 }
-
-namespace {
-
-/// Where each image stands on a panel.
-struct Sheet {
-  int64_t count, columns, height, width;
-
-  explicit Sheet(const at::Tensor& pixels)
-      : count(pixels.size(0)),
-        columns(static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(pixels.size(0)))))),
-        height(pixels.size(2)),
-        width(pixels.size(3)) {}
-
-  int64_t gap() const { return std::max<int64_t>(2, width / 16); }
-  int64_t rows() const { return (count + columns - 1) / columns; }
-  int64_t left(int64_t image) const { return image % columns * (width + gap()); }
-  int64_t top(int64_t image) const { return image / columns * (height + gap()); }
-  int64_t whole_width() const { return columns * (width + gap()) - gap(); }
-  int64_t whole_height() const { return rows() * (height + gap()) - gap(); }
-};
-
-/// Returns the pixels of the whole sheet; what is between images is white.
-at::Tensor sheet_pixels(const at::Tensor& pixels_NCHW, const Sheet& sheet) {
-  at::Tensor whole =
-      at::full({pixels_NCHW.size(1), sheet.whole_height(), sheet.whole_width()}, 255, at::kByte);
-  for (int64_t i = 0; i < sheet.count; ++i) {
-    whole.narrow(1, sheet.top(i), sheet.height)
-        .narrow(2, sheet.left(i), sheet.width)
-        .copy_(pixels_NCHW[i]);
-  }
-  return whole;
-}
-
-/// Returns the corners of the patches that an expert got, or of the others.
-std::string patch_lines(const RoutedImages& images, const Sheet& sheet, int64_t slot, bool routed) {
-  std::string lines = "# x\ty\tleft\tright\ttop\tbottom\n";
-  const double height = static_cast<double>(sheet.height) / static_cast<double>(images.grid.height);
-  const double width = static_cast<double>(sheet.width) / static_cast<double>(images.grid.width);
-  const at::Tensor weight_NP = images.weight_NPK.select(2, slot).contiguous();
-  const auto* const weight = weight_NP.const_data_ptr<float>();
-  for (int64_t i = 0; i < weight_NP.numel(); ++i) {
-    if ((weight[i] != 0.0F) != routed) continue;
-    const int64_t image = i / weight_NP.size(1), patch = i % weight_NP.size(1);
-    const double left = static_cast<double>(sheet.left(image)) - 0.5 +
-                        width * static_cast<double>(patch % images.grid.width);
-    const double top = static_cast<double>(sheet.top(image)) - 0.5 +
-                       height * static_cast<double>(patch / images.grid.width);
-    lines += fmt::format("{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\t{:.3f}\n", left, top, left,
-                         left + width, top, top + height);
-  }
-  // gnuplot knows no block without a line.
-  if (lines.ends_with("bottom\n")) lines += "NaN\tNaN\tNaN\tNaN\tNaN\tNaN\n";
-  return lines;
-}
-
-/// Returns the bytes of image `index` as a network sees it, [C, H, W].
-at::Tensor sample_pixels(const Dataset& data, const ImageTransform& transform, int64_t index,
-                         CounterRng rng) {
-  const DatasetInfo& info = data.info();
-  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
-  at::Tensor values = at::empty({info.channels, info.height, info.width}, at::kFloat);
-  data.image(index, bytes.data());
-  transform(bytes.data(), rng, values.mutable_data_ptr<float>());
-  return bytes_of(values, info);
-}
-
-std::string sample_title(const Dataset& data, int64_t index) {
-  const DatasetInfo& info = data.info();
-  const std::string group =
-      info.groups.empty() ? "" : info.groups.at(static_cast<size_t>(data.group(index))) + ", ";
-  return group + (info.classes.empty() ? fmt::format("{}", index)
-                                       : info.classes.at(static_cast<size_t>(data.label(index))));
-}
-
-}  // namespace
 
 void check_new_mistakes(const fs::path& file) {
   if (file.extension() != ".png") {
@@ -324,9 +310,8 @@ int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const 
                        fmt::format("{:.4f}", confidence_N[index].item<float>())});
   }
   if (pixels.empty()) return 0;
-  const at::Tensor pixels_NCHW = at::stack(pixels);
   const at::Tensor sheet_HWC =
-      sheet_pixels(pixels_NCHW, Sheet(pixels_NCHW)).permute({1, 2, 0}).contiguous();
+      sheet_pixels(Sheet{at::stack(pixels)}).permute({1, 2, 0}).contiguous();
   write_atomic(file, encode_png({{sheet_HWC.const_data_ptr<uint8_t>(), sheet_HWC.nbytes()},
                                  sheet_HWC.size(0),
                                  sheet_HWC.size(1),
@@ -336,13 +321,13 @@ int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const 
 }
 
 Figure routing_images_figure(const RoutedImages& images, const std::string& stem) {
-  const Sheet sheet(images.pixels_NCHW);
+  const Sheet sheet{images.pixels_NCHW};
   std::vector<Panel> panels;
   for (size_t slot = 0; slot < images.experts.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot);
     Panel panel{image_title(fmt::format("expert {}", images.experts[slot]))};
     // All panels show the pixels of the first block.
-    if (slot == 0) panel.blocks.push_back(pixel_block(sheet_pixels(images.pixels_NCHW, sheet)));
+    if (slot == 0) panel.blocks.push_back(pixel_block(sheet_pixels(sheet)));
     panel.plots.push_back(fmt::format("data index 0 {}", kPixels));
     panel.plot(patch_lines(images, sheet, number, false),
                "using 1:2:3:4:5:6 with boxxyerror fc rgb 'white' fs transparent solid 0.72 "

@@ -6,22 +6,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <system_error>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/config/rules.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
-#include "moesaic/report/runs.h"
 #include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
@@ -95,54 +91,6 @@ void check_name(const Value& value) {
              value.where(), printable(name));
 }
 
-}  // namespace
-
-std::string_view scale_name(Scale scale) {
-  return scale == Scale::quick ? "quick" : "paper";
-}
-
-std::string Experiment::command() const {
-  std::string command = "moesaic reproduce " + name;
-  for (const std::string& assignment : overrides) command += " " + assignment;
-  return command + fmt::format(" --scale {}", scale_name(scale));
-}
-
-std::string Experiment::scale_text() const {
-  if (scale == Scale::paper) return "Scale: paper.";
-  return "Scale: **quick**. Sizes are smaller than the paper's: do not compare the results.";
-}
-
-std::vector<std::string> experiment_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, path] : shipped_experiments()) names.push_back(name);
-  return names;
-}
-
-Experiment load_experiment(const std::string& name_or_file, Scale scale,
-                           const std::vector<std::string>& overrides) {
-  Document document = Document::from_file(find_experiment(name_or_file));
-  constexpr std::string_view kQuick = "quick.";
-  for (const std::string& assignment : overrides) {
-    if (!assignment.starts_with(kQuick)) continue;
-    fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
-               assignment.substr(kQuick.size()));
-  }
-  check_is_no_recipe(document.root(), name_or_file);
-  rename_kind(document);
-  if (scale == Scale::quick) shrink(document);
-  for (const std::string& assignment : overrides) document.set(assignment);
-  const Value& root = document.root();
-  check_name(root.at("name"));
-  return {.name = root.at("name").as_string("name"),
-          .kind = root.at("kind").as_string("kind"),
-          .description = root.at("description").as_string("description"),
-          .scale = scale,
-          .overrides = overrides,
-          .config = root};
-}
-
-namespace {
-
 /// Returns the seconds that earlier, interrupted calls spent on an experiment; an unreadable file
 /// counts as 0 instead of failing it.
 double seconds_before(const fs::path& file) {
@@ -198,6 +146,50 @@ std::optional<RunsConfig> runs_in(const Experiment& experiment) {
 }
 
 }  // namespace
+
+std::string_view scale_name(Scale scale) {
+  return scale == Scale::quick ? "quick" : "paper";
+}
+
+std::string Experiment::command() const {
+  std::string command = "moesaic reproduce " + name;
+  for (const std::string& assignment : overrides) command += " " + assignment;
+  return command + fmt::format(" --scale {}", scale_name(scale));
+}
+
+std::string Experiment::scale_text() const {
+  if (scale == Scale::paper) return "Scale: paper.";
+  return "Scale: **quick**. Sizes are smaller than the paper's: do not compare the results.";
+}
+
+std::vector<std::string> experiment_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, path] : shipped_experiments()) names.push_back(name);
+  return names;
+}
+
+Experiment load_experiment(const std::string& name_or_file, Scale scale,
+                           const std::vector<std::string>& overrides) {
+  Document document = Document::from_file(find_experiment(name_or_file));
+  constexpr std::string_view kQuick = "quick.";
+  for (const std::string& assignment : overrides) {
+    if (!assignment.starts_with(kQuick)) continue;
+    fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
+               assignment.substr(kQuick.size()));
+  }
+  check_is_no_recipe(document.root(), name_or_file);
+  rename_kind(document);
+  if (scale == Scale::quick) shrink(document);
+  for (const std::string& assignment : overrides) document.set(assignment);
+  const Value& root = document.root();
+  check_name(root.at("name"));
+  return {.name = root.at("name").as_string("name"),
+          .kind = root.at("kind").as_string("kind"),
+          .description = root.at("description").as_string("description"),
+          .scale = scale,
+          .overrides = overrides,
+          .config = root};
+}
 
 fs::path default_output(const Experiment& experiment) {
   const bool quick = experiment.scale == Scale::quick;

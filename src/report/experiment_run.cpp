@@ -2,7 +2,6 @@
 #include "experiment_run.h"
 
 #include <c10/core/InferenceMode.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>

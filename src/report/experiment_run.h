@@ -3,21 +3,9 @@
 // and who makes their runs, each once.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "moesaic/base/file.h"
-#include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
-#include "moesaic/report/results.h"
 #include "moesaic/report/runs.h"
-#include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic {
@@ -98,8 +86,7 @@ struct ExperimentRun {
   std::vector<std::string> converged = {};  ///< See SnapshotConfig.
   int64_t unit = 1;                         ///< Steps that `converged` counts as one.
   int64_t every = 1;                        ///< Steps between two snapshots.
-  bool begins_last_phase =
-      false;  ///< Whether there is one before the last phase, for a plot of it.
+  bool begins_last_phase = false;  ///< Whether one is before the last phase, for a plot of it.
   std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned steps, and images of each.
 
   /// Returns how many images the first so many steps take; all of them by default.
@@ -115,8 +102,7 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
 DatasetOpener opener_of(DatasetCache& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
-/// for the seconds that it took to converge.
-/// Returns nothing where `on_images` ended it.
+/// for the seconds that it took to converge. Returns nothing where `on_images` ended it.
 std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, DatasetCache& datasets,
                                   const ImageCallback& on_images);
 

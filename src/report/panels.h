@@ -3,8 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "moesaic/report/figure.h"
 #include "moesaic/report/results.h"
@@ -47,7 +45,7 @@ struct PanelGrid {
   int width = 420, height = 300;  ///< Size of a panel including its gap.
   int left = 95, right = 25, top = 50, bottom = 75;
   int gap_x = 95, gap_y = 100;
-  bool fits_margins = false;  ///< One panel, whose margins are as wide as its key and labels.
+  bool fits_margins = false;  ///< One panel, in which its key and labels have the room they need.
 };
 
 /// Returns a figure of STEM.svg and STEM.png, whose script and data are STEM.gp and STEM.tsv.

@@ -3,11 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
-#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/report/runs.h"
@@ -26,10 +22,6 @@ struct PlotInput {
   const std::vector<ResultRow>& results;
   std::string stem;  ///< Stem of the file names.
   const std::vector<FitConfig>& fits;
-
-  const ResultRow* result(const std::string& row, const std::string& metric) const {
-    return find_result(results, row, metric);
-  }
 };
 
 /// Returns "value <tab> spread"; the spread of a single number is 0. Appends the ends of its bar to
@@ -318,7 +310,7 @@ Panel lines_panel(const PlotInput& input, const std::string& name) {
   for (const std::string& series : input.plot.series) {
     std::string data = "# x\tmean\tstd\n";
     for (const double x : input.plot.x) {
-      const ResultRow* const row = input.result(row_of_size(series, x), name);
+      const ResultRow* const row = find_result(input.results, row_of_size(series, x), name);
       if (row == nullptr) continue;
       data += fmt::format("{}\t{}\n", x, with_spread(row->measured, row->std, metric, ends));
     }
@@ -353,7 +345,7 @@ Figure map_plot(const PlotInput& input) {
       table.rows.push_back(series_name(series));
       std::vector<double>& values = table.values.emplace_back();
       for (const double x : input.plot.x) {
-        const ResultRow* const row = input.result(row_of_size(series, x), name);
+        const ResultRow* const row = find_result(input.results, row_of_size(series, x), name);
         values.push_back(row == nullptr ? std::numeric_limits<double>::quiet_NaN() : row->measured);
       }
     }
@@ -438,7 +430,7 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
                     "dt {3} title '{4} {2:.2f}'",
                     std::exp(y / n), std::exp(x / n), exponent, colour, whose));
   };
-  const ResultRow* const found = input.result(fit.name, fit.exponent());
+  const ResultRow* const found = find_result(input.results, fit.name, fit.exponent());
   if (found != nullptr) add(found->measured, "fitted exponent", 1);
   if (found != nullptr && found->paper) add(*found->paper, "the paper''s exponent", 2);
   return panel;

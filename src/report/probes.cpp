@@ -8,8 +8,6 @@
 #include <cmath>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {
@@ -88,37 +86,33 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
   return names;
 }
 
-/// Returns the probe of dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training
-/// data in the last MoE layer, by groups if the data has any, else by classes.
-Probe entropy_probe() {
-  return routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
+/// Adds the probes of the last MoE layer's routing.
+void add_routing_probes(Registry<Probe>& to) {
+  // In nats, eq. 6.1 of the clusters paper, and its counts.
+  to.add("entropy",
+         routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
                        "dispatch entropy of the training data by its groups, else by its classes",
                        [](ProbedModel&, const LayerRouting& layer, Measurement& measurement) {
                          measurement.numbers["entropy"] = dispatch_of(layer).entropy;
-                       });
-}
-
-/// Returns the probe of that entropy's counts: training examples by group or class, and expert.
-Probe dispatch_probe() {
-  return routing_probe(
-      table_metric("dispatch", "training examples", 0), true,
-      "number of training examples by expert and group, or class where there are no groups",
-      [](ProbedModel& subject, const LayerRouting& layer, Measurement& measurement) {
-        const DatasetInfo& info = subject.data("train").info();
-        MeasuredTable table{layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
-        for (const auto& row : dispatch_of(layer).rows)
-          table.values.emplace_back(row.begin(), row.end());
-        measurement.tables["dispatch"] = std::move(table);
-      });
-}
-
-/// Returns the probe of the fraction of training rows per kept expert of the last MoE layer.
-Probe load_probe() {
-  return routing_probe(table_metric("load", "fraction of the rows", 3), false,
+                       }));
+  to.add("dispatch",
+         routing_probe(
+             table_metric("dispatch", "training examples", 0), true,
+             "number of training examples by expert and group, or class where there are no groups",
+             [](ProbedModel& subject, const LayerRouting& layer, Measurement& measurement) {
+               const DatasetInfo& info = subject.data("train").info();
+               MeasuredTable table{
+                   layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
+               for (const auto& row : dispatch_of(layer).rows)
+                 table.values.emplace_back(row.begin(), row.end());
+               measurement.tables["dispatch"] = std::move(table);
+             }));
+  to.add("load",
+         routing_probe(table_metric("load", "fraction of the rows", 3), false,
                        "fraction of the training data's rows that each expert computes",
                        [](ProbedModel&, const LayerRouting& layer, Measurement& measurement) {
                          measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
-                       });
+                       }));
 }
 
 bool is_measured(const Dataset& data, const std::string& metric) {
@@ -169,32 +163,6 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
               }};
 }
 
-/// Returns the probe "error": the test error over the variance of the targets.
-Probe relative_error_probe() {
-  return number_probe(
-      "mean squared error on the test split divided by the variance of its targets",
-      amount_metric("error", "test error over the targets' variance", 4),
-      [](ProbedModel& subject) {
-        const Dataset& data = subject.data("test");
-        const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
-        const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
-        return subject.evaluation("test").metric("mse") / variance_K.mean().item<double>();
-      },
-      [](const DataSplits& data) { return !data.at("test")->info().targets.empty(); });
-}
-
-/// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).
-Probe success_probe() {
-  constexpr double kLeast = 90.0;
-  return number_probe(
-      "indicator of a test accuracy of at least 90 %",
-      amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0),
-      [](ProbedModel& subject) {
-        return subject.evaluation("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
-      },
-      [](const DataSplits& data) { return is_measured(*data.at("test"), "accuracy"); });
-}
-
 }  // namespace
 
 MeasuredTable measured_table(std::vector<std::string> rows, std::vector<std::string> columns,
@@ -221,25 +189,40 @@ Registry<Probe>& probes() {
                "products of experts' and router's weights with the data's known directions",
            .metrics = alignment_metrics,
            .measure = measure_alignment}},
-         {"dispatch", dispatch_probe()},
-         {"entropy", entropy_probe()},
          {"flops", number_probe("number of FLOPs per image, by the test data's routing",
                                 amount_metric("flops", "FLOPs an image", 0),
                                 [](ProbedModel& subject) {
                                   return subject.model().flops_per_image(
                                       subject.evaluation("test").rows_per_token());
                                 })},
-         {"load", load_probe()},
          {"parameters", number_probe("number of parameters that the network has",
                                      amount_metric("parameters", "parameters", 0),
                                      [](ProbedModel& subject) {
                                        return static_cast<double>(subject.model().num_parameters());
                                      })},
-         {"relative_error", relative_error_probe()},
+         {"relative_error",
+          number_probe(
+              "mean squared error on the test split divided by the variance of its targets",
+              amount_metric("error", "test error over the targets' variance", 4),
+              [](ProbedModel& subject) {
+                const Dataset& data = subject.data("test");
+                const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
+                const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
+                return subject.evaluation("test").metric("mse") / variance_K.mean().item<double>();
+              },
+              [](const DataSplits& data) { return !data.at("test")->info().targets.empty(); })},
          {"steps",
           number_probe("number of steps that were made", amount_metric("steps", "steps", 0),
                        [](ProbedModel& subject) { return static_cast<double>(subject.step()); })},
-         {"success", success_probe()}});
+         {"success",  // As in figure 5 of the pMoE paper.
+          number_probe(
+              "indicator of a test accuracy of at least 90 %",
+              amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0),
+              [](ProbedModel& subject) {
+                return subject.evaluation("test").metric("accuracy") >= 90.0 ? 1.0 : 0.0;
+              },
+              [](const DataSplits& data) { return is_measured(*data.at("test"), "accuracy"); })}});
+    add_routing_probes(made);
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {
         made.add(split + "_" + metric, evaluation_probe(split, metric));

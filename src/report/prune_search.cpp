@@ -4,25 +4,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <optional>
-#include <utility>
-
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/report/results.h"
 #include "panels.h"
 
 namespace moesaic {
 namespace {
-
-std::string experts_text(const PrunePlan& plan) {
-  std::vector<size_t> counts;
-  for (const PruneLayerPlan& layer : plan.layers) counts.push_back(layer.kept.size());
-  return fmt::format("{}", fmt::join(counts, ", "));
-}
 
 struct Search {
   const Checkpoint& checkpoint;
@@ -72,7 +60,10 @@ struct Search {
     apply_plan(*pruned, plan);
     const double parameters = static_cast<double>(pruned->num_parameters()) /
                               static_cast<double>(shape->num_parameters());
-    result.points.push_back({experts_text(plan), parameters, accuracy, is_within_drop(accuracy)});
+    std::vector<size_t> counts;
+    for (const PruneLayerPlan& layer : plan.layers) counts.push_back(layer.kept.size());
+    result.points.push_back({fmt::format("{}", fmt::join(counts, ", ")), parameters, accuracy,
+                             is_within_drop(accuracy)});
   }
 
   /// Adds the plan, and keeps it where it is near. Returns whether it is.
@@ -117,19 +108,7 @@ struct Search {
     }
   }
 
-  /// Returns the plan without the expert of lowest score of each group of this layer, or nothing
-  /// where none can go.
-  std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
-    PrunePlan next = plan;
-    PruneLayerPlan& layer = next.layers[index];
-    const MoEBlock block = shape->moe_blocks()[index];
-    if (keep.rule_of(block.block) == nullptr) return std::nullopt;
-    auto left = without_worst(block, layer.kept, rankings.at(block.block));
-    if (!left) return std::nullopt;
-    layer.kept = std::move(*left);
-    return next;
-  }
-
+  /// Removes the expert of lowest score of each group of a layer, of that which costs least.
   void search_greedily() {
     for (const PruneLayerPlan& layer : ranking.layers) {
       at_most +=
@@ -138,12 +117,16 @@ struct Search {
     for (;;) {
       std::optional<PrunePlan> best;
       double best_accuracy = 0.0;
-      for (size_t i = 0; i < ranking.layers.size(); ++i) {
-        const std::optional<PrunePlan> next = with_one_less(result.plan, i);
-        if (!next) continue;
-        const double accuracy = accuracy_of(*next);
+      for (size_t i = 0; const MoEBlock& block : shape->moe_blocks()) {
+        PrunePlan next = result.plan;
+        std::vector<int64_t>& kept = next.layers[i++].kept;
+        if (keep.rule_of(block.block) == nullptr) continue;
+        auto left = without_worst(block, kept, rankings.at(block.block));
+        if (!left) continue;
+        kept = std::move(*left);
+        const double accuracy = accuracy_of(next);
         if (best && accuracy <= best_accuracy) continue;
-        best = next;
+        best = std::move(next);
         best_accuracy = accuracy;
       }
       if (!best || !take(*best, best_accuracy)) return;
@@ -153,8 +136,7 @@ struct Search {
 
 std::vector<PrunePoint> by_size(const PruneSearch& search) {
   std::vector<PrunePoint> points = search.points;
-  std::ranges::stable_sort(
-      points, [](const PrunePoint& a, const PrunePoint& b) { return a.parameters > b.parameters; });
+  std::ranges::stable_sort(points, std::greater<>(), &PrunePoint::parameters);
   return points;
 }
 

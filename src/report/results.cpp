@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
@@ -21,6 +22,72 @@ const Value* paper_value(const PaperValues& paper, const std::string& row,
   if (of_row == paper.end()) return nullptr;
   const auto found = of_row->second.find(metric);
   return found == of_row->second.end() ? nullptr : &found->second;
+}
+
+/// Returns the number as JSON, whole numbers without a fraction.
+Json number(double value) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (std::trunc(value) == value && std::abs(value) < kExact) return static_cast<int64_t>(value);
+  return value;
+}
+
+Json number(const std::optional<double>& value) {
+  return value ? number(*value) : Json();
+}
+
+std::string cell(const std::optional<double>& value, int digits) {
+  if (!value) return "-";
+  constexpr double kReadable = 1e15;
+  if (!(std::abs(*value) < kReadable)) return fmt::format("{:.4g}", *value);
+  return std::abs(*value) >= 1000.0 ? with_commas(std::llround(*value))
+                                    : fmt::format("{:.{}f}", *value, digits);
+}
+
+std::string paper_cell(const ResultRow& row) {
+  if (!row.paper_bound) return cell(row.paper, row.digits);
+  const auto& [at_most, at_least] = *row.paper_bound;
+  std::vector<std::string> sides;
+  if (at_least) sides.push_back(">= " + cell(at_least, row.digits));
+  if (at_most) sides.push_back("<= " + cell(at_most, row.digits));
+  return fmt::format("{}", fmt::join(sides, ", "));
+}
+
+SeedValues values_in(const Value& by_seed) {
+  SeedValues values;
+  for (const Value::Member& run : by_seed.members("values")) {
+    const auto seed = parsed_number<int64_t>(run.key);
+    if (!seed)
+      fail_usage("{}: a seed must be a whole number, found {}", run.value.where(),
+                 printable(run.key));
+    values[*seed] = run.value.as_double("value of a run");
+  }
+  if (values.empty())
+    fail_usage("{}: 'values' must have at least one run, found none", by_seed.where());
+  return values;
+}
+
+/// Returns the probability of |T| <= sqrt(degrees_of_freedom) tan(angle), which for whole degrees
+/// of freedom is a finite sum: Abramowitz and Stegun, 26.7.3 and 26.7.4.
+double t_probability(double angle, int64_t degrees_of_freedom) {
+  const bool odd = degrees_of_freedom % 2 == 1;
+  const double cosine = std::cos(angle);
+  double sum = 0.0, term = odd ? cosine : 1.0;
+  for (int64_t k = odd ? 1 : 0; k + 2 <= degrees_of_freedom; k += 2) {
+    sum += term;
+    term *= static_cast<double>(k + 1) / static_cast<double>(k + 2) * cosine * cosine;
+  }
+  sum *= std::sin(angle);
+  return odd ? 2.0 / std::numbers::pi * (angle + sum) : sum;
+}
+
+/// Returns the cells of a row, padded to the widths of their columns.
+std::vector<std::string> padded(std::vector<std::string> row, const std::vector<int64_t>& widths,
+                                int64_t left_columns) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool left = static_cast<int64_t>(i) < left_columns;
+    row[i] = fmt::format(fmt::runtime(left ? "{:<{}}" : "{:>{}}"), row[i], widths[i]);
+  }
+  return row;
 }
 
 }  // namespace
@@ -104,52 +171,6 @@ std::optional<PaperTable> paper_table(const PaperValues& paper, const std::strin
   if (value == nullptr) return std::nullopt;
   return parse<PaperTable>(*value, "paper." + row + "." + metric);
 }
-
-namespace {
-
-/// Returns the number as JSON, whole numbers without a fraction.
-Json number(double value) {
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (std::trunc(value) == value && std::abs(value) < kExact) return static_cast<int64_t>(value);
-  return value;
-}
-
-Json number(const std::optional<double>& value) {
-  return value ? number(*value) : Json();
-}
-
-std::string cell(const std::optional<double>& value, int digits) {
-  if (!value) return "-";
-  constexpr double kReadable = 1e15;
-  if (!(std::abs(*value) < kReadable)) return fmt::format("{:.4g}", *value);
-  return std::abs(*value) >= 1000.0 ? with_commas(std::llround(*value))
-                                    : fmt::format("{:.{}f}", *value, digits);
-}
-
-std::string paper_cell(const ResultRow& row) {
-  if (!row.paper_bound) return cell(row.paper, row.digits);
-  const auto& [at_most, at_least] = *row.paper_bound;
-  std::vector<std::string> sides;
-  if (at_least) sides.push_back(">= " + cell(at_least, row.digits));
-  if (at_most) sides.push_back("<= " + cell(at_most, row.digits));
-  return fmt::format("{}", fmt::join(sides, ", "));
-}
-
-SeedValues values_in(const Value& by_seed) {
-  SeedValues values;
-  for (const Value::Member& run : by_seed.members("values")) {
-    const auto seed = parsed_number<int64_t>(run.key);
-    if (!seed)
-      fail_usage("{}: a seed must be a whole number, found {}", run.value.where(),
-                 printable(run.key));
-    values[*seed] = run.value.as_double("value of a run");
-  }
-  if (values.empty())
-    fail_usage("{}: 'values' must have at least one run, found none", by_seed.where());
-  return values;
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const PaperBound& bound) {
   if (!bound.at_most && !bound.at_least) {
@@ -330,6 +351,94 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
     row.paper_bound = paper->bound;
   }
   return results;
+}
+
+std::optional<double> Moments::standard_error() const {
+  if (!std) return std::nullopt;
+  return *std / std::sqrt(static_cast<double>(n));
+}
+
+std::optional<double> Moments::confidence_half_width() const {
+  constexpr double kInside = 0.95;
+  if (!std) return std::nullopt;
+  return t_quantile(kInside, n - 1) * *standard_error();
+}
+
+Moments moments(const std::vector<double>& values) {
+  Moments result{.n = static_cast<int64_t>(values.size())};
+  double sum = 0.0, squares = 0.0;
+  for (const double value : values) sum += value;
+  result.mean = sum / static_cast<double>(result.n);
+  if (result.n == 1) return result;
+  for (const double value : values) squares += (value - result.mean) * (value - result.mean);
+  result.std = std::sqrt(squares / static_cast<double>(result.n - 1));
+  return result;
+}
+
+double t_quantile(double probability, int64_t degrees_of_freedom) {
+  constexpr int kHalvings = 60;  // As many as a double has digits, and some.
+  double low = 0.0, high = std::numbers::pi / 2.0;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2.0;
+    (t_probability(middle, degrees_of_freedom) < probability ? low : high) = middle;
+  }
+  return std::sqrt(static_cast<double>(degrees_of_freedom)) * std::tan(low);
+}
+
+TextTable::TextTable(std::vector<std::string> header, int64_t left_columns)
+    : rows_{std::move(header)}, left_columns_(left_columns) {}
+
+void TextTable::add(std::vector<std::string> row) {
+  if (row.size() != rows_.front().size()) {
+    fail_usage("a table of {} columns got a row of {}", rows_.front().size(), row.size());
+  }
+  rows_.push_back(std::move(row));
+}
+
+std::vector<int64_t> TextTable::widths() const {
+  std::vector<int64_t> widths(rows_.front().size(), 0);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], static_cast<int64_t>(row[i].size()));
+    }
+  }
+  return widths;
+}
+
+std::string TextTable::text() const {
+  const std::vector<int64_t> columns = widths();
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line = fmt::format("{}", fmt::join(padded(row, columns, left_columns_), "  "));
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string TextTable::markdown() const {
+  const std::vector<int64_t> columns = widths();
+  std::string text, rule;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const bool left = static_cast<int64_t>(i) < left_columns_;
+    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, left ? '-' : ':');
+  }
+  for (const auto& row : rows_) {
+    text += fmt::format("| {} |\n", fmt::join(padded(row, columns, left_columns_), " | "));
+    if (&row == &rows_.front()) text += fmt::format("{}|\n", rule);
+  }
+  return text;
+}
+
+std::string with_commas(int64_t number) {
+  const std::string digits = std::to_string(number);
+  const size_t first = number < 0 ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 }  // namespace moesaic

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {

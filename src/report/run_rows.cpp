@@ -7,15 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <numeric>
-#include <set>
 #include <system_error>
 
 #include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
@@ -151,16 +147,12 @@ void claim(const fs::path& folder, Json settings) {
   write_atomic(file, settings.dump(2) + "\n");
 }
 
-/// Makes run number `task` while `on_images()`; returns text for a progress bar, or nothing where
-/// it was ended.
-using MakeRun =
-    std::function<std::optional<std::string>(size_t task, const ImageCallback& on_images)>;
-
 /// Makes runs of so many images: in parallel, one per thread, or `in_turn` those that take all
-/// threads and tell of their progress themselves. An exception of a run ends all runs. Returns
-/// false if a signal stopped it.
+/// threads and tell of their progress themselves. make(number, on_images) makes one while
+/// `on_images()` and returns text for a progress bar, or nothing where it was ended. An exception
+/// of a run ends all runs. Returns false if a signal stopped it.
 bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
-              const MakeRun& make) {
+              const auto& make) {
   std::optional<Progress> progress;
   if (options.show_progress && !in_turn && !images.empty()) {
     progress.emplace(
@@ -179,7 +171,7 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
   const auto work = [&](size_t task) {
     if (ended || failed || stopped()) return;
     try {
-      const auto said = make(task, [&](int64_t count) {
+      const std::optional<std::string> said = make(task, [&](int64_t count) {
         const std::lock_guard lock(mutex);
         advance(task, count);
         return !failed && !stopped();
@@ -241,8 +233,7 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
       return fmt::format("its tables of {} differ in rows or columns", metric);
     }
   }
-  const bool ascending = std::ranges::is_sorted(
-      snapshots, [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
+  const bool ascending = std::ranges::is_sorted(snapshots, std::less_equal<>(), &Measurement::step);
   if (!ascending || snapshots.back().step != last_step) {
     return fmt::format("its snapshots do not ascend to its last step, {}", last_step);
   }
@@ -380,7 +371,7 @@ class DistributedRuns {
         images.push_back(row.images);
       }
     }
-    const MakeRun make = [&](size_t task, const ImageCallback& on_images) {
+    const auto make = [&](size_t task, const ImageCallback& on_images) {
       const auto& [row, index] = missing[task];
       if (processes() != nullptr) {
         processes()->set_activity(fmt::format("run {} of '{}'", index + 1, row->name));

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
@@ -58,107 +57,6 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   if (!config.rows.empty() || !config.grid.empty()) return {};
   return {"one of 'rows', 'grid' and 'keep' must be given", {"rows", "grid"}};
 }
-
-}  // namespace
-
-ConfigProblem config_problem(const PlotConfig& config) {
-  const bool of_sizes = config.kind == "lines" || config.kind == "map";
-  if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
-    return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
-                     : "series and x are for plots of kind 'lines' and 'map'; leave both out",
-            {"series", "x", "kind"}};
-  }
-  if (config.log_y && config.kind != "curves") {
-    return {"log_y is for plots of kind 'curves'; leave it out", {"log_y", "kind"}};
-  }
-  if (config.kind != "scatter" || config.metrics.size() == 2) return {};
-  return {fmt::format("a scatter plot needs two metrics, x and y, found {}", config.metrics.size()),
-          {"metrics"}};
-}
-
-ConfigProblem config_problem(const SnapshotConfig& config) {
-  for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
-                                             std::tuple("metric", "converged", &config.converged),
-                                             std::tuple("probe", "probes", &config.probes)}) {
-    const auto name = repeated_name(*names);
-    if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
-  }
-  return {};
-}
-
-ConfigProblem config_problem(const RunsConfig& config) {
-  ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
-  if (!problem.empty()) return problem;
-  std::vector<std::string> names;
-  if (config.sweep.is_given()) names = sweep_rows(config);
-  for (const PlannedRow& row : planned_rows(config)) {  // None of a sweep.
-    for (std::string& name : row.names()) names.push_back(std::move(name));
-  }
-  for (const std::string& name : names) {
-    if (one_line(name, name.size()) != name) {
-      return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
-              {"rows", "grid"}};
-    }
-  }
-  if (const auto name = repeated_name(names)) {
-    return {fmt::format("two rows are called '{}'", *name),
-            {"rows", "grid", "keep", "criteria", "per_layer"}};
-  }
-  if (const auto probe = repeated_name(config.probes)) {
-    return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
-  }
-  for (const FitConfig& fit : config.fits) {
-    for (const auto& [row, x] : fit.x) {
-      problem = row_problem(names, row, fit.sizes);
-      if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
-    }
-  }
-  for (const FitConfig& fit : config.fits) names.push_back(fit.name);
-  for (const PlotConfig& plot : config.plots) {
-    for (const std::string& curve : plot.series) {
-      problem = row_problem(names, curve, plot.x);
-      if (!problem.empty()) return problem;
-    }
-  }
-  for (const RatioConfig& ratio : config.ratios) {
-    for (const std::string& side : {ratio.numerator, ratio.denominator}) {
-      problem = row_problem(names, side, ratio.x);
-      if (!problem.empty()) return problem;
-    }
-  }
-  for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
-  for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
-    if (config.sweep.is_given() && is_possible_sweep_row(config, row)) names.push_back(row);
-  }
-  return paper_problem(config.paper, names);
-}
-
-std::vector<std::string> PlannedRow::names() const {
-  std::set<std::string> unique;
-  for (const auto& [phase, row] : phase_rows) unique.insert(row);
-  std::vector<std::string> names(unique.begin(), unique.end());
-  names.push_back(name);
-  return names;
-}
-
-std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
-  PlannedRow empty{"", {}, config.num_runs};
-  if (!config.set.is_null()) empty.sets.push_back(config.set);
-  std::vector<PlannedRow> rows;
-  for (const RowConfig& row : config.rows) rows.push_back(with_point(empty, row, config.separator));
-  std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
-  for (const std::vector<RowConfig>& axis : config.grid) {
-    std::vector<PlannedRow> finer;
-    for (const PlannedRow& row : grid) {
-      for (const RowConfig& point : axis) finer.push_back(with_point(row, point, config.separator));
-    }
-    grid = std::move(finer);
-  }
-  rows.insert(rows.end(), grid.begin(), grid.end());
-  return rows;
-}
-
-namespace {
 
 /// Returns the run with all that the row sets.
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
@@ -345,6 +243,103 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
 }
 
 }  // namespace
+
+ConfigProblem config_problem(const PlotConfig& config) {
+  const bool of_sizes = config.kind == "lines" || config.kind == "map";
+  if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
+    return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
+                     : "series and x are for plots of kind 'lines' and 'map'; leave both out",
+            {"series", "x", "kind"}};
+  }
+  if (config.log_y && config.kind != "curves") {
+    return {"log_y is for plots of kind 'curves'; leave it out", {"log_y", "kind"}};
+  }
+  if (config.kind != "scatter" || config.metrics.size() == 2) return {};
+  return {fmt::format("a scatter plot needs two metrics, x and y, found {}", config.metrics.size()),
+          {"metrics"}};
+}
+
+ConfigProblem config_problem(const SnapshotConfig& config) {
+  for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
+                                             std::tuple("metric", "converged", &config.converged),
+                                             std::tuple("probe", "probes", &config.probes)}) {
+    const auto name = repeated_name(*names);
+    if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const RunsConfig& config) {
+  ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
+  if (!problem.empty()) return problem;
+  std::vector<std::string> names;
+  if (config.sweep.is_given()) names = sweep_rows(config);
+  for (const PlannedRow& row : planned_rows(config)) {  // None of a sweep.
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
+  for (const std::string& name : names) {
+    if (one_line(name, name.size()) != name) {
+      return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
+              {"rows", "grid"}};
+    }
+  }
+  if (const auto name = repeated_name(names)) {
+    return {fmt::format("two rows are called '{}'", *name),
+            {"rows", "grid", "keep", "criteria", "per_layer"}};
+  }
+  if (const auto probe = repeated_name(config.probes)) {
+    return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
+  }
+  for (const FitConfig& fit : config.fits) {
+    for (const auto& [row, x] : fit.x) {
+      problem = row_problem(names, row, fit.sizes);
+      if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
+    }
+  }
+  for (const FitConfig& fit : config.fits) names.push_back(fit.name);
+  for (const PlotConfig& plot : config.plots) {
+    for (const std::string& curve : plot.series) {
+      problem = row_problem(names, curve, plot.x);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) {
+    for (const std::string& side : {ratio.numerator, ratio.denominator}) {
+      problem = row_problem(names, side, ratio.x);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
+  for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
+    if (config.sweep.is_given() && is_possible_sweep_row(config, row)) names.push_back(row);
+  }
+  return paper_problem(config.paper, names);
+}
+
+std::vector<std::string> PlannedRow::names() const {
+  std::set<std::string> unique;
+  for (const auto& [phase, row] : phase_rows) unique.insert(row);
+  std::vector<std::string> names(unique.begin(), unique.end());
+  names.push_back(name);
+  return names;
+}
+
+std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
+  PlannedRow empty{"", {}, config.num_runs};
+  if (!config.set.is_null()) empty.sets.push_back(config.set);
+  std::vector<PlannedRow> rows;
+  for (const RowConfig& row : config.rows) rows.push_back(with_point(empty, row, config.separator));
+  std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
+  for (const std::vector<RowConfig>& axis : config.grid) {
+    std::vector<PlannedRow> finer;
+    for (const PlannedRow& row : grid) {
+      for (const RowConfig& point : axis) finer.push_back(with_point(row, point, config.separator));
+    }
+    grid = std::move(finer);
+  }
+  rows.insert(rows.end(), grid.begin(), grid.end());
+  return rows;
+}
 
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
   RunConfig config = parse<RunConfig>(settings_of(experiment, row));

@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "moesaic/base/text.h"
 #include "moesaic/report/comparison.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/runs.h"
-
+// What a sweep makes, and its plan as text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

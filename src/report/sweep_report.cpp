@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
@@ -147,93 +145,6 @@ std::string exported_sentence(const SweepPlan& plan, const Results& results) {
   return text;
 }
 
-}  // namespace
-
-double sweep_value(const Results& results, const std::string& row, const std::string& metric) {
-  const ResultRow* found = results.find(row, metric);
-  if (found == nullptr) fail("the results have no {} of '{}'", metric, row);
-  return found->measured;
-}
-
-std::string largest_text(const SweepPlan& plan, const Results& results,
-                         const std::string& criterion) {
-  const auto parameters = [&](const SweepSize& size) {
-    return sweep_value(results, sweep_row_name(size.name, criterion), "parameters");
-  };
-  const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
-  return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
-}
-
-Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
-  if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
-  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "num_calibration_images", "images"}) {
-    const Value* setting = experiment.config.find(key);
-    if (setting != nullptr && !arguments_in(*setting).empty()) return {};
-  }
-  return {.rows = measured_rows(config.baseline_results)};
-}
-
-std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
-                           const Results& results, const Results& kept) {
-  const std::string& criterion = plan.criteria.front();
-  const bool has_choices = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
-  const auto table = [&](const Results& of) {
-    return accuracy_table(plan, plan.criteria, of).markdown();
-  };
-  std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
-                                 experiment.description, experiment.scale_text(), results.seconds);
-  text += phase_table(plan, results).markdown();
-  text += fmt::format(
-      "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
-      "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
-      "parameters](figure.svg)\n",
-      plan.phases.back().data, runs_sentence(results),
-      has_choices ? " Behind the name of a choice by layer stand the experts of each layer." : "",
-      table(results), kept_text(results, kept, table));
-  text += comparison_markdown(compared_criteria(plan, results));
-  text += fmt::format(
-      "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "
-      "{}. FLOPs count the matrix multiplications of the rows that the test split's routing really "
-      "computed, and by capacity those of full capacity buffers of the experts that are left. "
-      "Speed is the median over forward passes in which all networks took turns.\n\n{}",
-      criterion, largest_text(plan, results, criterion),
-      cost_table(plan, results, criterion).markdown());
-  if (plan.exported) {
-    text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
-  }
-  text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
-                      results.has_paper_values() ? "Values of the paper are beside ours."
-                                                 : "No paper has this task.",
-                      results_note(results), results_table(results).markdown());
-  text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
-                      experiment.command());
-  return text;
-}
-
-std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const fs::path& out, const Results& kept) {
-  const std::string& criterion = plan.criteria.front();
-  std::string text =
-      fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
-  text += phase_table(plan, results).text();
-  text +=
-      fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
-                  plan.phases.back().data, runs_sentence(results), accuracy_texts(plan, results));
-  text += kept_text(results, kept, [&](const Results& of) { return accuracy_texts(plan, of); });
-  text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
-                      largest_text(plan, results, criterion),
-                      cost_table(plan, results, criterion).text());
-  std::string model;
-  if (plan.exported) {
-    model = summary_line("model", (out / kSweepModel).string()) +
-            summary_line("", exported_sentence(plan, results));
-  }
-  return text + "\n" + files_summary(out, 1, model);
-}
-
-namespace {
-
 constexpr const char* kSweepStyle = R"(  array marker[6] = [7, 5, 9, 13, 11, 15]
   marker_of(c) = marker[1 + (c - 1) % 6]
   set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) . choices \
@@ -326,6 +237,89 @@ struct SweepTic {
 };
 
 }  // namespace
+
+double sweep_value(const Results& results, const std::string& row, const std::string& metric) {
+  const ResultRow* found = results.find(row, metric);
+  if (found == nullptr) fail("the results have no {} of '{}'", metric, row);
+  return found->measured;
+}
+
+std::string largest_text(const SweepPlan& plan, const Results& results,
+                         const std::string& criterion) {
+  const auto parameters = [&](const SweepSize& size) {
+    return sweep_value(results, sweep_row_name(size.name, criterion), "parameters");
+  };
+  const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
+  return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
+}
+
+Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
+  if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
+  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
+                          "num_calibration_images", "images"}) {
+    const Value* setting = experiment.config.find(key);
+    if (setting != nullptr && !arguments_in(*setting).empty()) return {};
+  }
+  return {.rows = measured_rows(config.baseline_results)};
+}
+
+std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
+                           const Results& results, const Results& kept) {
+  const std::string& criterion = plan.criteria.front();
+  const bool has_choices = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
+  const auto table = [&](const Results& of) {
+    return accuracy_table(plan, plan.criteria, of).markdown();
+  };
+  std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
+                                 experiment.description, experiment.scale_text(), results.seconds);
+  text += phase_table(plan, results).markdown();
+  text += fmt::format(
+      "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
+      "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
+      "parameters](figure.svg)\n",
+      plan.phases.back().data, runs_sentence(results),
+      has_choices ? " Behind the name of a choice by layer stand the experts of each layer." : "",
+      table(results), kept_text(results, kept, table));
+  text += comparison_markdown(compared_criteria(plan, results));
+  text += fmt::format(
+      "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "
+      "{}. FLOPs count the matrix multiplications of the rows that the test split's routing really "
+      "computed, and by capacity those of full capacity buffers of the experts that are left. "
+      "Speed is the median over forward passes in which all networks took turns.\n\n{}",
+      criterion, largest_text(plan, results, criterion),
+      cost_table(plan, results, criterion).markdown());
+  if (plan.exported) {
+    text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
+  }
+  text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
+                      results.has_paper_values() ? "Values of the paper are beside ours."
+                                                 : "No paper has this task.",
+                      results_note(results), results_table(results).markdown());
+  text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
+                      experiment.command());
+  return text;
+}
+
+std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
+                          const Results& results, const fs::path& out, const Results& kept) {
+  const std::string& criterion = plan.criteria.front();
+  std::string text =
+      fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
+  text += phase_table(plan, results).text();
+  text +=
+      fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
+                  plan.phases.back().data, runs_sentence(results), accuracy_texts(plan, results));
+  text += kept_text(results, kept, [&](const Results& of) { return accuracy_texts(plan, of); });
+  text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
+                      largest_text(plan, results, criterion),
+                      cost_table(plan, results, criterion).text());
+  std::string model;
+  if (plan.exported) {
+    model = summary_line("model", (out / kSweepModel).string()) +
+            summary_line("", exported_sentence(plan, results));
+  }
+  return text + "\n" + files_summary(out, 1, model);
+}
 
 Figure sweep_figure(const SweepPlan& plan, const Results& results) {
   // Numbers of experts are a block and choices by layer, which the axis calls by letters, another.

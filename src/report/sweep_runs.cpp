@@ -8,17 +8,12 @@
 #include <iterator>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/data/views.h"
 #include "moesaic/export/formats.h"
-#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/distill.h"
-#include "moesaic/train/evaluate.h"
-#include "moesaic/train/phase_config.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

@@ -6,11 +6,8 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
@@ -88,78 +85,6 @@ Candidates candidates_of(const Dataset& dataset, const EvaluationPointsOptions& 
   return found;
 }
 
-}  // namespace
-
-EvaluationPointCollector::EvaluationPointCollector(EvaluationPointsOptions options)
-    : options_(std::move(options)) {}
-
-void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
-  const DatasetInfo& data = batch.dataset.info();
-  info_.data = data.name;
-  info_.classes = data.classes;
-  info_.groups = data.groups;
-  if (!batch.output.routings.empty()) {
-    info_.num_experts = batch.output.routings.back().logits_TE.size(1);
-  }
-  if (options_.has_boundary && data.classes.size() != 2) {
-    fail_usage(
-        "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",
-        data.name, count_text(static_cast<int64_t>(data.classes.size()), "class"));
-  }
-  if (options_.color == "group" && !batch.groups_B.defined()) {
-    fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);
-  }
-  const Candidates candidates = candidates_of(batch.dataset, options_);
-  const auto count = static_cast<int64_t>(candidates.images.size());
-  if (std::min(count, options_.num_points) < kMinPoints) {
-    fail_usage("an image by t-SNE needs {} points, {} has {}", kMinPoints, candidates.of, count);
-  }
-  const std::vector<int64_t> order =
-      permutation(count, options_.seed, stream_id("report.evaluation_points"));
-  for (int64_t i = 0; i < std::min(count, options_.num_points); ++i) {
-    chosen_.push_back(candidates.images[static_cast<size_t>(order[static_cast<size_t>(i)])]);
-  }
-  std::sort(chosen_.begin(), chosen_.end());
-}
-
-void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
-  if (info_.data.empty()) begin(batch);
-  const int64_t images = batch.labels_B.size(0);
-  std::vector<int64_t> places;
-  for (; next_ < chosen_.size() && chosen_[next_] < batch.first + images; ++next_) {
-    places.push_back(chosen_[next_] - batch.first);
-  }
-  if (places.empty()) return;
-  const at::Tensor rows = at::tensor(places, at::kLong);
-  const at::Tensor& from =
-      options_.features == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
-  x_.push_back(
-      from.reshape({images, -1}).index_select(0, rows.to(from.device())).to(at::kCPU, at::kFloat));
-  label_.push_back(batch.labels_B.index_select(0, rows));
-  predicted_.push_back(predicted_classes(batch.output.logits, images).index_select(0, rows));
-  if (batch.groups_B.defined()) group_.push_back(batch.groups_B.index_select(0, rows));
-  const at::Tensor expert_B = experts_of_images(batch.output, images);
-  has_one_expert_ = has_one_expert_ && expert_B.defined();
-  if (has_one_expert_) expert_.push_back(expert_B.index_select(0, rows));
-  if (!has_one_expert_ && options_.color == "expert") {
-    fail_usage("the network does not send each image to one expert; colour by class or group");
-  }
-}
-
-EvaluationPoints EvaluationPointCollector::points() const {
-  EvaluationPoints points = info_;
-  points.color = !options_.color.empty() ? options_.color : has_one_expert_ ? "expert" : "class";
-  points.x_ND = joined_numbers(x_);
-  points.index_N = at::tensor(chosen_, at::kLong);
-  points.label_N = joined_numbers(label_);
-  points.predicted_N = joined_numbers(predicted_);
-  points.group_N = joined_numbers(group_);
-  if (has_one_expert_) points.expert_N = joined_numbers(expert_);
-  return points;
-}
-
-namespace {
-
 at::Tensor squared_distances(const at::Tensor& x_ND) {
   const at::Tensor squares = x_ND.square().sum(1);
   return (squares.unsqueeze(0) + squares.unsqueeze(1) - 2.0 * x_ND.mm(x_ND.t())).clamp_min(0.0);
@@ -190,11 +115,6 @@ void conditional_affinities(const double* distances, int64_t count, int64_t self
   }
 }
 
-/// Returns 1 / (1 + |y_i - y_j|^2), 0 on the diagonal.
-at::Tensor student_weights(const at::Tensor& y_N2) {
-  return (1.0 + squared_distances(y_N2)).reciprocal().fill_diagonal_(0.0);
-}
-
 /// Returns the first two principal components, the first with a standard deviation of 1e-4.
 at::Tensor principal_components(const at::Tensor& x_ND) {
   const at::Tensor centred = x_ND - x_ND.mean(0, true);
@@ -207,57 +127,6 @@ at::Tensor principal_components(const at::Tensor& x_ND) {
   y = y * at::where(largest < 0, -1.0, 1.0);
   return y * (1e-4 / y.select(1, 0).std(/*unbiased=*/false).clamp_min(1e-300));
 }
-
-}  // namespace
-
-at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity) {
-  const int64_t count = x_ND.size(0);
-  if (!(perplexity >= 1.0 && perplexity <= static_cast<double>(count - 1))) {
-    fail_usage("t-SNE: perplexity must be between 1 and {} for {} points, found {}", count - 1,
-               count, perplexity);
-  }
-  const at::Tensor distances = squared_distances(x_ND.to(at::kDouble)).contiguous();
-  at::Tensor p = at::empty({count, count}, at::kDouble);
-  const auto* from = distances.const_data_ptr<double>();
-  auto* const to = p.mutable_data_ptr<double>();
-  at::parallel_for(0, count, 16, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      conditional_affinities(from + i * count, count, i, std::log(perplexity), to + i * count);
-    }
-  });
-  p = p + p.t();
-  return p / p.sum();
-}
-
-at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2) {
-  const at::Tensor weight = student_weights(y_N2);
-  const at::Tensor pull = (p_NN - weight / weight.sum()) * weight;
-  return 4.0 * (pull.sum(1, true) * y_N2 - pull.mm(y_N2));
-}
-
-at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
-  constexpr int64_t kIterations = 1000, kExaggerated = 250;  // In all, and of these the first.
-  constexpr double kExaggeration = 12.0;                     // Factor on affinities.
-  const torch::NoGradGuard no_grad;
-  const at::Tensor x = x_ND.to(at::kDouble);
-  const double rate = std::max(static_cast<double>(x.size(0)) / kExaggeration / 4.0, 50.0);
-  // The descent runs in float32: four times as fast and precise enough for an image.
-  const at::Tensor p = tsne_affinities(x, options.perplexity).to(at::kFloat);
-  const at::Tensor exaggerated = p * kExaggeration;
-  at::Tensor y = principal_components(x).to(at::kFloat);
-  at::Tensor move = at::zeros_like(y), gain = at::ones_like(y);
-  for (int64_t i = 0; i < kIterations; ++i) {
-    const bool early = i < kExaggerated;
-    const at::Tensor grad = tsne_gradient(early ? exaggerated : p, y);
-    gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
-    move = (early ? 0.5 : 0.8) * move - rate * gain * grad;
-    y = y + move;
-    if (options.on_progress && !options.on_progress(i + 1, kIterations)) break;
-  }
-  return y.to(at::kDouble);
-}
-
-namespace {
 
 constexpr int64_t kGridNodes = 121;
 constexpr size_t kMaxKey = 20;
@@ -379,6 +248,118 @@ std::string tsne_grid(const PlaneGrid& grid) {
 
 }  // namespace
 
+void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
+  const DatasetInfo& data = batch.dataset.info();
+  info_.data = data.name;
+  info_.classes = data.classes;
+  info_.groups = data.groups;
+  if (!batch.output.routings.empty()) {
+    info_.num_experts = batch.output.routings.back().logits_TE.size(1);
+  }
+  if (options_.has_boundary && data.classes.size() != 2) {
+    fail_usage(
+        "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",
+        data.name, count_text(static_cast<int64_t>(data.classes.size()), "class"));
+  }
+  if (options_.color == "group" && !batch.groups_B.defined()) {
+    fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);
+  }
+  const Candidates candidates = candidates_of(batch.dataset, options_);
+  const auto count = static_cast<int64_t>(candidates.images.size());
+  if (std::min(count, options_.num_points) < kMinPoints) {
+    fail_usage("an image by t-SNE needs {} points, {} has {}", kMinPoints, candidates.of, count);
+  }
+  const std::vector<int64_t> order =
+      permutation(count, options_.seed, stream_id("report.evaluation_points"));
+  for (int64_t i = 0; i < std::min(count, options_.num_points); ++i) {
+    chosen_.push_back(candidates.images[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+  }
+  std::sort(chosen_.begin(), chosen_.end());
+}
+
+void EvaluationPointCollector::add(const EvaluatedBatch& batch) {
+  if (info_.data.empty()) begin(batch);
+  const int64_t images = batch.labels_B.size(0);
+  std::vector<int64_t> places;
+  for (; next_ < chosen_.size() && chosen_[next_] < batch.first + images; ++next_) {
+    places.push_back(chosen_[next_] - batch.first);
+  }
+  if (places.empty()) return;
+  const at::Tensor rows = at::tensor(places, at::kLong);
+  const at::Tensor& from =
+      options_.features == "inputs" ? batch.images_BCHW : batch.output.pre_logits;
+  x_.push_back(
+      from.reshape({images, -1}).index_select(0, rows.to(from.device())).to(at::kCPU, at::kFloat));
+  label_.push_back(batch.labels_B.index_select(0, rows));
+  predicted_.push_back(predicted_classes(batch.output.logits, images).index_select(0, rows));
+  if (batch.groups_B.defined()) group_.push_back(batch.groups_B.index_select(0, rows));
+  const at::Tensor expert_B = experts_of_images(batch.output, images);
+  has_one_expert_ = has_one_expert_ && expert_B.defined();
+  if (has_one_expert_) expert_.push_back(expert_B.index_select(0, rows));
+  if (!has_one_expert_ && options_.color == "expert") {
+    fail_usage("the network does not send each image to one expert; colour by class or group");
+  }
+}
+
+EvaluationPoints EvaluationPointCollector::points() const {
+  EvaluationPoints points = info_;
+  points.color = !options_.color.empty() ? options_.color : has_one_expert_ ? "expert" : "class";
+  points.x_ND = joined_numbers(x_);
+  points.index_N = at::tensor(chosen_, at::kLong);
+  points.label_N = joined_numbers(label_);
+  points.predicted_N = joined_numbers(predicted_);
+  points.group_N = joined_numbers(group_);
+  if (has_one_expert_) points.expert_N = joined_numbers(expert_);
+  return points;
+}
+
+at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity) {
+  const int64_t count = x_ND.size(0);
+  if (!(perplexity >= 1.0 && perplexity <= static_cast<double>(count - 1))) {
+    fail_usage("t-SNE: perplexity must be between 1 and {} for {} points, found {}", count - 1,
+               count, perplexity);
+  }
+  const at::Tensor distances = squared_distances(x_ND.to(at::kDouble)).contiguous();
+  at::Tensor p = at::empty({count, count}, at::kDouble);
+  const auto* from = distances.const_data_ptr<double>();
+  auto* const to = p.mutable_data_ptr<double>();
+  at::parallel_for(0, count, 16, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      conditional_affinities(from + i * count, count, i, std::log(perplexity), to + i * count);
+    }
+  });
+  p = p + p.t();
+  return p / p.sum();
+}
+
+at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2) {
+  const at::Tensor weight = (1.0 + squared_distances(y_N2)).reciprocal().fill_diagonal_(0.0);
+  const at::Tensor pull = (p_NN - weight / weight.sum()) * weight;
+  return 4.0 * (pull.sum(1, true) * y_N2 - pull.mm(y_N2));
+}
+
+at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
+  constexpr int64_t kIterations = 1000, kExaggerated = 250;  // In all, and of these the first.
+  constexpr double kExaggeration = 12.0;                     // Factor on affinities.
+  const torch::NoGradGuard no_grad;
+  const at::Tensor x = x_ND.to(at::kDouble);
+  const double rate = std::max(static_cast<double>(x.size(0)) / kExaggeration / 4.0, 50.0);
+  // The descent runs in float32: four times as fast and precise enough for an image.
+  const at::Tensor p = tsne_affinities(x, options.perplexity).to(at::kFloat);
+  const at::Tensor exaggerated = p * kExaggeration;
+  at::Tensor y = principal_components(x).to(at::kFloat);
+  at::Tensor move = at::zeros_like(y), gain = at::ones_like(y);
+  for (int64_t i = 0; i < kIterations; ++i) {
+    const bool early = i < kExaggerated;
+    const at::Tensor grad = tsne_gradient(early ? exaggerated : p, y);
+    gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
+    move = (early ? 0.5 : 0.8) * move - rate * gain * grad;
+    y = y + move;
+    if (options.on_progress && !options.on_progress(i + 1, kIterations)) break;
+  }
+  return y.to(at::kDouble);
+}
+
 PlaneGrid plane_average(const at::Tensor& y_N2, const at::Tensor& value_N, int64_t nodes) {
   constexpr double kRoom = 0.04;
   const at::Tensor min = std::get<0>(y_N2.min(0)), max = std::get<0>(y_N2.max(0));
@@ -422,14 +403,7 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
     panel.plots.push_back("$boundary using 1:2 with lines lc rgb ink lw 1.5 title 'boundary'");
   }
   add_tsne_key(points, coloring, panel);
-  return panel_figure(stem, {panel},
-                      {.width = 720,
-                       .height = 560,
-                       .left = 0,
-                       .right = 0,
-                       .top = 0,
-                       .bottom = 0,
-                       .fits_margins = true});
+  return panel_figure(stem, {panel}, {.width = 720, .height = 560, .fits_margins = true});
 }
 
 bool draw_tsne(const EvaluationPoints& points, bool has_boundary, const fs::path& file,

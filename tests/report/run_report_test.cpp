@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/run_report.h"
-
 #include "moesaic/report/figure.h"
+
 #include "support/matchers.h"
 #include "train/train_fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/statistics.h"
+#include "moesaic/report/results.h"
 
 #include <gtest/gtest.h>
 

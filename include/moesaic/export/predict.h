@@ -4,12 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/file.h"
 #include "moesaic/data/preprocess.h"

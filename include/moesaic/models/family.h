@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "moesaic/base/registry.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {
@@ -26,12 +25,12 @@ struct Family {
 
 /// Returns the family of class Network, built as Network(Config, seed) from settings of Config.
 template <class Network, class Config>
-Family family_of(std::string description) {
+Family family_of(std::string description, bool is_listed = true) {
   return {std::move(description),
           [](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
             return std::make_shared<Network>(parse<Config>(config, "model"), seed);
           },
-          [] { return help_rows<Config>("model"); }};
+          [] { return help_rows<Config>("model"); }, is_listed};
 }
 
 /// Returns the registry of families, by the "name" of a model's configuration.

@@ -6,11 +6,9 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 
 #include "moesaic/config/rules.h"
-#include "moesaic/models/upcycling.h"
+#include "moesaic/models/router_config.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
 #include "moesaic/ops/routing.h"
 

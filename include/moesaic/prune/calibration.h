@@ -2,9 +2,6 @@
 // Statistics of calibration in a safetensors file, for several prunings of one network.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/criteria.h"

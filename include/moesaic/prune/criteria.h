@@ -4,11 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "moesaic/models/model.h"
 
 namespace moesaic {
@@ -70,9 +65,8 @@ class ExpertStatisticsMeter {
 /// What the experts of a layer are scored by.
 struct ScoreInput {
   const MoEBlock& finetuned;
-  const MoEBlock* pretrained = nullptr;  ///< The layer before fine-tuning.
-  const LayerStatistics* statistics =
-      nullptr;  ///< Statistics of `finetuned` on calibration images.
+  const MoEBlock* pretrained = nullptr;         ///< The layer before fine-tuning.
+  const LayerStatistics* statistics = nullptr;  ///< Of `finetuned` on calibration images.
   uint64_t seed = 0;
   nn::ParameterReader finetuned_values = nn::read_parameter;
   nn::ParameterReader pretrained_values = nn::read_parameter;

@@ -2,12 +2,6 @@
 // Merging of removed experts into kept ones (M-SMoE, arXiv 2310.01334; HC-SMoE, arXiv 2410.08589).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <vector>
-
-#include "moesaic/models/model.h"
 #include "moesaic/prune/plan.h"
 
 namespace moesaic {

@@ -2,25 +2,17 @@
 // Pruning plans: which experts to keep, and the removal of the others.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 
 /// A fraction of each layer's experts.
 struct KeepFraction {
-  double fraction =
-      1.0;  ///< Fraction of a layer's (in an ensemble, a member's) experts, in (0, 1].
+  double fraction = 1.0;  ///< Of a layer's (in an ensemble, a member's) experts, in (0, 1].
 };
 
 /// A bound on the parameters of the whole network, from which counts follow.
@@ -67,9 +59,9 @@ class KeepSpec {
   /// Keeps every expert.
   KeepSpec() = default;
   /// Keeps a fraction of each layer's experts.
-  static KeepSpec fraction(double fraction);
+  static KeepSpec fraction(double fraction, const std::string& where = "keep");
   /// Keeps a number of each layer's experts.
-  static KeepSpec count(int64_t count);
+  static KeepSpec count(int64_t count, const std::string& where = "keep");
   /// Keeps as many experts as fit into this fraction of the network's parameters, the same number
   /// in every layer or, in the scope of the network, those of highest score.
   static KeepSpec parameters(double fraction, const std::string& where = "keep");

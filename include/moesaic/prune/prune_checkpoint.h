@@ -2,13 +2,8 @@
 // Prunes a fine-tuned checkpoint, if needed by comparison with the pretrained one.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/plan.h"
 

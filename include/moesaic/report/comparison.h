@@ -3,10 +3,6 @@
 // data and initial values, so that their differences vary less than they do.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/report/results.h"
 

@@ -8,10 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/evaluate.h"
@@ -88,7 +85,8 @@ struct EvaluationPoints {
 class EvaluationPointCollector {
  public:
   /// Takes the options, which the first batch checks.
-  explicit EvaluationPointCollector(EvaluationPointsOptions options);
+  explicit EvaluationPointCollector(EvaluationPointsOptions options)
+      : options_(std::move(options)) {}
 
   /// Adds a batch.
   void add(const EvaluatedBatch& batch);

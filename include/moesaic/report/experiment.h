@@ -3,15 +3,9 @@
 // command reproduces.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/report/figure.h"

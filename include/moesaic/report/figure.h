@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures that gnuplot draws, and those of runs.
+// Figures that gnuplot draws, those of runs, and the report of a run.
 #pragma once
 
 #include <string>
@@ -65,5 +65,10 @@ Figure expert_figure(std::string_view metrics, const std::string& metric, const 
 /// Draws run_curve() into the run's folder, see draw_figure(). Throws as read_metrics() and
 /// run_curve() do, and Error if gnuplot is missing.
 void draw_run_curve(const fs::path& run);
+
+/// Returns Markdown on a run's folder: the phases of its recipe, the last evaluation of each phase
+/// on each split, the use of experts in the last one, the curves, and further commands of
+/// `program`, this one's name. Throws Error (usage) where the folder is no run.
+std::string run_report(const fs::path& run, const std::string& program = "moesaic");
 
 }  // namespace moesaic

@@ -3,10 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "moesaic/base/registry.h"
 #include "moesaic/data/dataset.h"

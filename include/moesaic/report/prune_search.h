@@ -2,12 +2,6 @@
 // The smallest pruned network whose accuracy is near that of the unpruned one.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/evaluate.h"
@@ -52,8 +46,7 @@ struct PruneSearch {
 };
 
 /// Searches among the plans of `options.prune`, whose `keep` gives whole blocks and, for bisection,
-/// the scope;
-/// accuracy is that on `data`, which the search must not take from the test split.
+/// the scope; accuracy is that on `data`, which the search must not take from the test split.
 /// Throws Error (usage) where the data has no classes, or nothing can be pruned.
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                            const std::shared_ptr<const Dataset>& data,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs measure, numbers and small tables by the name of a metric, at their end and in
-// snapshots of their training; and what an experiment found, beside what a paper prints.
+// snapshots of their training; statistics of runs; and what an experiment found, beside what a
+// paper prints.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,28 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/report/statistics.h"
 
 namespace moesaic {
+
+/// Mean and spread of values.
+struct Moments {
+  double mean = 0.0;
+  std::optional<double> std = {};  ///< Sample deviation (divisor n - 1); unset for one value.
+  int64_t n = 0;
+
+  /// Returns the standard error of the mean, std / sqrt(n).
+  std::optional<double> standard_error() const;
+  /// Returns half of the width of the mean's 95 % interval, by Student's t with n - 1 degrees of
+  /// freedom.
+  std::optional<double> confidence_half_width() const;
+};
+
+/// Returns mean and standard deviation of at least one value.
+Moments moments(const std::vector<double>& values);
+
+/// Returns the t with |T| <= t at this probability (above 0, below 1), T having Student's
+/// distribution with at least one degree of freedom.
+double t_quantile(double probability, int64_t degrees_of_freedom);
 
 /// Presentation of a metric.
 struct Metric {
@@ -144,9 +164,8 @@ ConfigProblem config_problem(const PaperBound& bound);
 /// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
   std::string name, metric;
-  double measured = 0.0;  ///< Mean over the runs.
-  std::optional<double> std =
-      {};  ///< Standard deviation of the runs, see Moments; unset for one run.
+  double measured = 0.0;           ///< Mean over the runs.
+  std::optional<double> std = {};  ///< Of the runs, see Moments; unset for one run.
   int64_t num_runs = 1;
   std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
   SeedValues values = {};  ///< Empty of what is computed from other rows.

@@ -5,19 +5,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "moesaic/base/filesystem.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/figure.h"
-#include "moesaic/report/results.h"
 #include "moesaic/report/throughput.h"
 #include "moesaic/train/phase_config.h"
 

@@ -4,13 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 

@@ -9,7 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/models/upcycling.h"
+#include "moesaic/models/router_config.h"
 #include "moesaic/prune/plan.h"
 
 namespace moesaic {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
 
 namespace moesaic {

@@ -56,8 +56,7 @@ nn::AttentionOptions attention_options(const VMoEConfig& config) {
 }
 
 bool has_experts(const VMoEConfig& config, int64_t block) {
-  const auto& layers = config.encoder.moe.layers;
-  return std::find(layers.begin(), layers.end(), block) != layers.end();
+  return std::ranges::count(config.encoder.moe.layers, block) > 0;
 }
 
 nn::MlpOptions mlp_options(const VMoEConfig& config, double dropout) {
@@ -116,6 +115,60 @@ torch::nn::Linear fresh_head(const VMoEConfig& config) {
   linear->weight.zero_();
   linear->bias.fill_(config.head_bias_init.value_or(-std::log(config.num_classes)));
   return linear;
+}
+
+constexpr char kEmbedding[] = R"(
+def forward(self, images: Tensor) -> Tensor:
+    x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
+    return x.flatten(2).transpose(1, 2)
+)";
+
+constexpr char kPositions[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return x + self.waves
+)";
+
+/// Returns the expression of what the head gets of tokens x.
+std::string pooled_source(const VMoEConfig& config) {
+  const int64_t prefix = config.num_prefix_tokens();
+  const std::string patches = prefix > 0 ? fmt::format("x[:, {}:]", prefix) : "x";
+  if (config.has_map_head()) return fmt::format("self.map_head.forward({})", patches);
+  if (config.classifier == kPoolMean) return patches + ".mean([1])";
+  if (config.classifier == kPoolTokens) return fmt::format("x[:, :{}].flatten(1)", prefix);
+  if (config.classifier == kPoolTokenAndMean) {
+    return fmt::format("torch.cat([x[:, 0], {}.mean([1])], 1)", patches);
+  }
+  return "x[:, 0]";
+}
+
+std::string forward_source(const VMoE& from) {
+  std::string source = script::input_check_source(from.input_shape()) +
+                       fmt::format("    x = self.embedding.forward({})\n",
+                                   from.stem.is_empty() ? "images" : "self.stem.forward(images)");
+  if (from.sincos_position_embedding().defined()) source += "    x = self.positions.forward(x)\n";
+  const auto before = [&](const char* tokens) {
+    source += fmt::format("    x = torch.cat([self.{}.expand([images.size(0), -1, -1]), x], 1)\n",
+                          tokens);
+  };
+  const bool early = from.embeds_class_token();
+  if (early) before("cls");
+  if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
+  if (from.registers.defined()) before("registers");
+  if (from.cls.defined() && !early) before("cls");
+  const std::vector<MoEBlock> with_experts = from.moe_blocks();
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    const bool divides = from.num_members() > 1 && !with_experts.empty() &&
+                         with_experts.front().block == static_cast<int64_t>(block);
+    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.num_members());
+    source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
+  }
+  const bool norm_last = from.settings().norm_after_pooling;
+  if (!norm_last) source += "    x = self.norm.forward(x)\n";
+  source += fmt::format("    x = {}\n", pooled_source(from.settings()));
+  if (norm_last) source += "    x = self.norm.forward(x)\n";
+  if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
+  source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
+  return source;
 }
 
 }  // namespace
@@ -370,64 +423,6 @@ std::optional<int64_t> VMoE::layers_after(const std::string& parameter) const {
   if (module != "blocks") return num_blocks + 1;
   return num_blocks - std::stoll(parameter.substr(module.size() + 1));
 }
-
-namespace {
-
-constexpr char kEmbedding[] = R"(
-def forward(self, images: Tensor) -> Tensor:
-    x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
-    return x.flatten(2).transpose(1, 2)
-)";
-
-constexpr char kPositions[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    return x + self.waves
-)";
-
-/// Returns the expression of what the head gets of tokens x.
-std::string pooled_source(const VMoEConfig& config) {
-  const int64_t prefix = config.num_prefix_tokens();
-  const std::string patches = prefix > 0 ? fmt::format("x[:, {}:]", prefix) : "x";
-  if (config.has_map_head()) return fmt::format("self.map_head.forward({})", patches);
-  if (config.classifier == kPoolMean) return patches + ".mean([1])";
-  if (config.classifier == kPoolTokens) return fmt::format("x[:, :{}].flatten(1)", prefix);
-  if (config.classifier == kPoolTokenAndMean) {
-    return fmt::format("torch.cat([x[:, 0], {}.mean([1])], 1)", patches);
-  }
-  return "x[:, 0]";
-}
-
-std::string forward_source(const VMoE& from) {
-  std::string source = script::input_check_source(from.input_shape()) +
-                       fmt::format("    x = self.embedding.forward({})\n",
-                                   from.stem.is_empty() ? "images" : "self.stem.forward(images)");
-  if (from.sincos_position_embedding().defined()) source += "    x = self.positions.forward(x)\n";
-  const auto before = [&](const char* tokens) {
-    source += fmt::format("    x = torch.cat([self.{}.expand([images.size(0), -1, -1]), x], 1)\n",
-                          tokens);
-  };
-  const bool early = from.embeds_class_token();
-  if (early) before("cls");
-  if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
-  if (from.registers.defined()) before("registers");
-  if (from.cls.defined() && !early) before("cls");
-  const std::vector<MoEBlock> with_experts = from.moe_blocks();
-  for (size_t block = 0; block < from.blocks->size(); ++block) {
-    const bool divides = from.num_members() > 1 && !with_experts.empty() &&
-                         with_experts.front().block == static_cast<int64_t>(block);
-    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.num_members());
-    source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
-  }
-  const bool norm_last = from.settings().norm_after_pooling;
-  if (!norm_last) source += "    x = self.norm.forward(x)\n";
-  source += fmt::format("    x = {}\n", pooled_source(from.settings()));
-  if (norm_last) source += "    x = self.norm.forward(x)\n";
-  if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
-  source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
-  return source;
-}
-
-}  // namespace
 
 std::optional<torch::jit::Module> VMoE::torchscript(const script::Context& context) const {
   script::Children layers;

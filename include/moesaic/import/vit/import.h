@@ -8,7 +8,7 @@
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/models/upcycling.h"
+#include "moesaic/models/router_config.h"
 
 namespace moesaic {
 

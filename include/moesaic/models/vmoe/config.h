@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "moesaic/models/upcycling.h"
+#include "moesaic/models/router_config.h"
 #include "moesaic/nn/conv_stem.h"
 #include "moesaic/nn/encoder_block.h"
 

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+#include <iostream>
+#include <memory>
 
-#include "moesaic/base/filesystem.h"
+#include <fmt/ranges.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic::tools {
 
@@ -101,5 +104,25 @@ void add_topic_help(CLI::App& verb, const std::string& help,
 /// The program as it was called, quoted for a shell.
 void remember_call(const char* program);
 const std::string& called_as();
+
+// The subcommands of the program, one file each. A subcommand declares its options and a callback;
+// what the callback throws as Error becomes one line on standard error and the exit code.
+
+/// `exit_code` is 0 and may be raised by a subcommand's callback, e.g. to 130 after a run stopped
+/// by a signal.
+void add_train(CLI::App& app, int& exit_code);
+void add_eval(CLI::App& app, int& exit_code);
+void add_predict(CLI::App& app, int& exit_code);
+void add_prune(CLI::App& app, int& exit_code);
+void add_export(CLI::App& app, int& exit_code);
+void add_inspect(CLI::App& app, int& exit_code);
+void add_data(CLI::App& app, int& exit_code);
+void add_list(CLI::App& app, int& exit_code);
+void add_import(CLI::App& app, int& exit_code);
+void add_reproduce(CLI::App& app, int& exit_code);
+void add_compare(CLI::App& app, int& exit_code);
+void add_plot(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
 
 }  // namespace moesaic::tools

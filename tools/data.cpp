@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <iostream>
-#include <memory>
-#include <string>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
 #include "moesaic/data/source.h"
 #include "train_help.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <iostream>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 
@@ -90,12 +76,6 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
     write_confusion(evaluation.confusion, result.classes, title, file);
     log_written(file);
   }
-}
-
-void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& collector) {
-  const fs::path file = arguments.routing_images;
-  draw_figure_file(file, routing_images_figure(collector.images(), file.stem().string()));
-  log_written(arguments.routing_images);
 }
 
 void draw_mistakes(const EvalArguments& arguments, const CheckpointEvaluation& result) {
@@ -217,7 +197,11 @@ int run_eval(const EvalArguments& arguments) {
     log_written(arguments.features);
   }
   if (!arguments.mistakes.empty()) draw_mistakes(arguments, result);
-  if (routing) draw_routing(arguments, routed);
+  if (routing) {
+    const fs::path file = arguments.routing_images;
+    draw_figure_file(file, routing_images_figure(routed.images(), file.stem().string()));
+    log_written(file);
+  }
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }
 

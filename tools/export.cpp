@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -85,8 +74,7 @@ void export_model(const ExportArguments& arguments) {
   if (!ending.empty() && ending != "." + arguments.format &&
       export_formats().find(ending.substr(1)) != nullptr) {
     fail_usage(
-        "export: --out '{}' ends as files of format {} do; name another file, or give "
-        "--format {}",
+        "export: --out '{}' ends as files of format {} do; name another file, or give --format {}",
         arguments.options.out.string(), ending.substr(1), ending.substr(1));
   }
   Checkpoint checkpoint = load_newest_checkpoint(

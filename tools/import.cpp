@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
 #include <limits>
-#include <memory>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/import/vit/import.h"
 #include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/config.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

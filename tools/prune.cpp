@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iostream>
 #include <limits>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/prune/calibration.h"
 #include "moesaic/prune/criteria.h"
@@ -28,7 +15,6 @@
 #include "moesaic/report/prune_search.h"
 #include "moesaic/train/distributed_run.h"
 #include "moesaic/train/evaluate.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -247,8 +233,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
           "--keep", arguments->keep,
           "experts kept in each layer, or by each member of an ensemble: a fraction of the experts "
           "before any pruning, with a decimal point (0.25), a count without one (4), or a JSON "
-          "file "
-          "{\"<block>\": count or [ids]}")
+          "file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE");
   verb.add_option(
           "--keep-parameters", arguments->keep_parameters,

@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/experiment.h"
 #include "runtime.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

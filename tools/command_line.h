@@ -21,6 +21,14 @@ namespace moesaic::tools {
 CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
                    const std::string& example, const std::string& notes = "");
 
+/// Declares an option or an argument, whose text is to satisfy `check`.
+template <class Value>
+CLI::Option* add_value(CLI::App& verb, const std::string& name, Value& value,
+                       const std::string& type, const CLI::Validator& check,
+                       const std::string& help) {
+  return verb.add_option(name, value, help)->check(check)->type_name(type);
+}
+
 /// Names of files and folders.
 CLI::Validator not_empty();
 
@@ -28,7 +36,7 @@ CLI::Validator not_empty();
 template <class Text>
 CLI::Option* add_text(CLI::App& verb, const std::string& name, Text& text, const std::string& type,
                       const std::string& help) {
-  return verb.add_option(name, text, help)->check(not_empty())->type_name(type);
+  return add_value(verb, name, text, type, not_empty(), help);
 }
 
 /// Declares the network, or several, that a subcommand reads; `more` ends the help.

@@ -115,11 +115,9 @@ void add_export(CLI::App& app, int& exit_code) {
   add_text(*verb, "--out", options.out, "FILE",
            "output path by format:\n" + listed_formats(&ExportFormat::out_help))
       ->required();
-  verb->add_option("--shards", options.num_shards,
-                   fmt::format("number of data files, for the format {} (1)",
-                               formats_with(&ExportFormat::max_shards)))
-      ->check(whole_number(1, most_shards()))
-      ->type_name("N");
+  add_value(*verb, "--shards", options.num_shards, "N", whole_number(1, most_shards()),
+            fmt::format("number of data files, for the format {} (1)",
+                        formats_with(&ExportFormat::max_shards)));
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");

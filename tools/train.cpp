@@ -282,16 +282,13 @@ void add_train(CLI::App& app, int& exit_code) {
            "first step and number of steps to record in trace.json, for Perfetto");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check all and print the plan without training; files may be missing");
-  verb->add_option("--processes", arguments->processes,
-                   "numbers of processes, one GPU each; --dry-run estimates their step")
-      ->check(process_counts())
-      ->type_name("N[,N...]");
+  add_value(*verb, "--processes", arguments->processes, "N[,N...]", process_counts(),
+            "numbers of processes, one GPU each; --dry-run estimates their step");
   add_text(*verb, "--gpu", arguments->gpu, "NAME",
            fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
-  verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "number of processes that shard experts (expert_parallel_size)")
-      ->check(whole_number(1, kMaxProcesses))
-      ->type_name("K");
+  add_value(*verb, "--expert-parallel", arguments->expert_parallel, "K",
+            whole_number(1, kMaxProcesses),
+            "number of processes that shard experts (expert_parallel_size)");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

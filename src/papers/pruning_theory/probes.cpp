@@ -26,21 +26,17 @@ struct OwnPatternGates {
 
   /// Returns [2, K] float64: p_1 and p_2, the fractions of each class's examples in which an
   /// expert selects the token with a gate of at least 1 / l (section 4.2).
-  at::Tensor proficiency() const;
+  at::Tensor proficiency() const {
+    // Logits of a softmax that are equal give gates that are 1 / l but for rounding.
+    const double full = (1.0 - 1e-5) / static_cast<double>(selected);
+    return class_means(gate_NK.ge(full).to(at::kDouble));
+  }
   /// Returns [2, K]: means of values_NK (float64) over the examples of each class.
-  at::Tensor class_means(const at::Tensor& values_NK) const;
+  at::Tensor class_means(const at::Tensor& values_NK) const {
+    const at::Tensor member_2N = at::stack({label_N.eq(0), label_N.eq(1)}).to(at::kDouble);
+    return member_2N.mm(values_NK) / member_2N.sum(1, /*keepdim=*/true).clamp_min(1.0);
+  }
 };
-
-at::Tensor OwnPatternGates::proficiency() const {
-  // Logits of a softmax that are equal give gates that are 1 / l but for rounding.
-  const double full = (1.0 - 1e-5) / static_cast<double>(selected);
-  return class_means(gate_NK.ge(full).to(at::kDouble));
-}
-
-at::Tensor OwnPatternGates::class_means(const at::Tensor& values_NK) const {
-  const at::Tensor member_2N = at::stack({label_N.eq(0), label_N.eq(1)}).to(at::kDouble);
-  return member_2N.mm(values_NK) / member_2N.sum(1, /*keepdim=*/true).clamp_min(1.0);
-}
 
 /// Computes them for a pattern-moe on a split of its data.
 OwnPatternGates own_pattern_gates(Model& model, const std::shared_ptr<const Dataset>& data) {

@@ -1,37 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
 #include <fmt/chrono.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "bench/bench.h"
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/suggestions.h"
-#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/launch.h"
-#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/throughput.h"
 #include "moesaic/train/distributed_run.h"
 #include "runtime.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

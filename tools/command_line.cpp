@@ -1,21 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iostream>
-#include <optional>
-#include <sstream>
-#include <string_view>
-#include <utility>
 
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/suggestions.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/ops/device.h"
 

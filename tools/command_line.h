@@ -4,12 +4,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+#include <iostream>
+#include <memory>
 
-#include "moesaic/base/filesystem.h"
+#include <fmt/ranges.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 
 namespace moesaic::tools {
 
@@ -18,6 +21,14 @@ namespace moesaic::tools {
 CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
                    const std::string& example, const std::string& notes = "");
 
+/// Declares an option or an argument, whose text is to satisfy `check`.
+template <class Value>
+CLI::Option* add_value(CLI::App& verb, const std::string& name, Value& value,
+                       const std::string& type, const CLI::Validator& check,
+                       const std::string& help) {
+  return verb.add_option(name, value, help)->check(check)->type_name(type);
+}
+
 /// Names of files and folders.
 CLI::Validator not_empty();
 
@@ -25,7 +36,7 @@ CLI::Validator not_empty();
 template <class Text>
 CLI::Option* add_text(CLI::App& verb, const std::string& name, Text& text, const std::string& type,
                       const std::string& help) {
-  return verb.add_option(name, text, help)->check(not_empty())->type_name(type);
+  return add_value(verb, name, text, type, not_empty(), help);
 }
 
 /// Declares the network, or several, that a subcommand reads; `more` ends the help.
@@ -101,5 +112,25 @@ void add_topic_help(CLI::App& verb, const std::string& help,
 /// The program as it was called, quoted for a shell.
 void remember_call(const char* program);
 const std::string& called_as();
+
+// The subcommands of the program, one file each. A subcommand declares its options and a callback;
+// what the callback throws as Error becomes one line on standard error and the exit code.
+
+/// `exit_code` is 0 and may be raised by a subcommand's callback, e.g. to 130 after a run stopped
+/// by a signal.
+void add_train(CLI::App& app, int& exit_code);
+void add_eval(CLI::App& app, int& exit_code);
+void add_predict(CLI::App& app, int& exit_code);
+void add_prune(CLI::App& app, int& exit_code);
+void add_export(CLI::App& app, int& exit_code);
+void add_inspect(CLI::App& app, int& exit_code);
+void add_data(CLI::App& app, int& exit_code);
+void add_list(CLI::App& app, int& exit_code);
+void add_import(CLI::App& app, int& exit_code);
+void add_reproduce(CLI::App& app, int& exit_code);
+void add_compare(CLI::App& app, int& exit_code);
+void add_plot(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
 
 }  // namespace moesaic::tools

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
-#include <memory>
-
 #include "command_line.h"
 #include "moesaic/report/comparison.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

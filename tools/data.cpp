@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <iostream>
-#include <memory>
-#include <string>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
 #include "moesaic/data/source.h"
 #include "train_help.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -104,10 +93,9 @@ void add_pack(CLI::App& verb, int& exit_code) {
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
-  command->add_option("folder", arguments->name, "folder of images, with a slash, or dataset")
-      ->required()
-      ->check(known_dataset())
-      ->type_name("FOLDER|NAME");
+  add_value(*command, "folder", arguments->name, "FOLDER|NAME", known_dataset(),
+            "folder of images, with a slash, or dataset")
+      ->required();
   command
       ->add_option("--shards", options.num_shards,
                    "number of tar archives for the largest split; those of other splits hold as "

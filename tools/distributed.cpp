@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -12,9 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/text.h"
 #include "moesaic/ops/memory.h"
-#include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/process_group.h"
 #include "runtime.h"
 

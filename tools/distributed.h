@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::tools {

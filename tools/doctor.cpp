@@ -3,27 +3,17 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <iostream>
-#include <memory>
-#include <string>
-
 #include "bench/bench.h"
 #include "command_line.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/report/device_agreement.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <iostream>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 
@@ -90,12 +76,6 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
     write_confusion(evaluation.confusion, result.classes, title, file);
     log_written(file);
   }
-}
-
-void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& collector) {
-  const fs::path file = arguments.routing_images;
-  draw_figure_file(file, routing_images_figure(collector.images(), file.stem().string()));
-  log_written(arguments.routing_images);
 }
 
 void draw_mistakes(const EvalArguments& arguments, const CheckpointEvaluation& result) {
@@ -217,33 +197,33 @@ int run_eval(const EvalArguments& arguments) {
     log_written(arguments.features);
   }
   if (!arguments.mistakes.empty()) draw_mistakes(arguments, result);
-  if (routing) draw_routing(arguments, routed);
+  if (routing) {
+    const fs::path file = arguments.routing_images;
+    draw_figure_file(file, routing_images_figure(routed.images(), file.stem().string()));
+    log_written(file);
+  }
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }
 
 void add_probe_options(CLI::App& verb, FewShotOptions& few) {
   verb.option_defaults()->group("Options of the few-shot probe");
   CLI::Option* shots =
-      verb.add_option("--shots", few.shots,
-                      "numbers of images per class of the train split from which a linear map of "
-                      "the features learns, measured in place of the network's own outputs: "
-                      "--shots 1,5,10,25")
-          ->check(whole_number(1, 1 << 20))
+      add_value(verb, "--shots", few.shots, "N[,N...]", whole_number(1, 1 << 20),
+                "numbers of images per class of the train split from which a linear map of "
+                "the features learns, measured in place of the network's own outputs: "
+                "--shots 1,5,10,25")
           ->delimiter(',')
-          ->allow_extra_args(false)
-          ->type_name("N[,N...]");
+          ->allow_extra_args(false);
   CLI::Option* seeds = verb.add_option("--shot-seeds", few.num_seeds,
                                        "number of random choices of the images of --shots")
                            ->check(whole_number(1, 1000))
                            ->capture_default_str();
   CLI::Option* l2 =
-      verb.add_option("--shot-l2", few.l2,
-                      "strengths of the L2 regularisation, of which the most accurate on --split "
-                      "is reported (powers of two from 2^-10 to 2^19)")
-          ->check(number(1e-12, 1e12))
+      add_value(verb, "--shot-l2", few.l2, "L2[,L2...]", number(1e-12, 1e12),
+                "strengths of the L2 regularisation, of which the most accurate on --split "
+                "is reported (powers of two from 2^-10 to 2^19)")
           ->delimiter(',')
-          ->allow_extra_args(false)
-          ->type_name("L2[,L2...]");
+          ->allow_extra_args(false);
   for (CLI::Option* option : {seeds, l2}) option->needs(shots);
   for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
                             "--real-labels", "--routing-images", "--tsne"}) {
@@ -256,23 +236,21 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
   CLI::Option* tsne = add_text(verb, "--tsne", arguments->tsne, "FILE",
                                "t-SNE plot of the images: a new .png or .svg file, with gnuplot's "
                                "script and data beside it");
-  CLI::Option* of = verb.add_option("--tsne-of", arguments->points.features,
-                                    "features that t-SNE embeds; inputs: the network's inputs; "
-                                    "embedding: the inputs of its last layer")
-                        ->type_name("inputs|embedding")
-                        ->check(one_of_words({"inputs", "embedding"}))
+  CLI::Option* of = add_value(verb, "--tsne-of", arguments->points.features, "inputs|embedding",
+                              one_of_words({"inputs", "embedding"}),
+                              "features that t-SNE embeds; inputs: the network's inputs; "
+                              "embedding: the inputs of its last layer")
                         ->capture_default_str();
   CLI::Option* points = verb.add_option("--tsne-points", arguments->points.num_points,
                                         "largest number of points, drawn at random with a fixed "
                                         "seed; time grows with its square")
                             ->check(whole_number(kMinPoints, kMaxPoints))
                             ->capture_default_str();
-  CLI::Option* color = verb.add_option("--tsne-color", arguments->points.color,
-                                       "colour of the points: expert (where the last MoE layer "
-                                       "sends each image to one expert), "
-                                       "class or group (expert where possible, else class)")
-                           ->type_name("expert|class|group")
-                           ->check(one_of_words({"expert", "class", "group"}));
+  CLI::Option* color = add_value(verb, "--tsne-color", arguments->points.color,
+                                 "expert|class|group", one_of_words({"expert", "class", "group"}),
+                                 "colour of the points: expert (where the last MoE layer "
+                                 "sends each image to one expert), "
+                                 "class or group (expert where possible, else class)");
   CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,
                                       "class to which the images are restricted")
                           ->type_name("NAME");
@@ -297,16 +275,14 @@ void add_eval(CLI::App& app, int& exit_code) {
   add_text(*verb, "--split", arguments->options.split, "NAME",
            "split of the dataset: train, validation or test (test, or validation where there is no "
            "test split)");
-  verb->add_option("--data", arguments->options.data, "dataset (that of the checkpoint's training)")
-      ->check(known_dataset())
-      ->type_name("NAME");
-  verb->add_option(
-          "--classes-of", arguments->class_name_source,
-          "source of the class names; checkpoint: the network, whose names or output indices (from "
-          "0) the data's classes must have; data: the data's classes in order, "
-          "except classes named by numbers from 0, which are the outputs of these numbers")
-      ->type_name("checkpoint|data")
-      ->check(one_of_words({"checkpoint", "data"}))
+  add_value(*verb, "--data", arguments->options.data, "NAME", known_dataset(),
+            "dataset (that of the checkpoint's training)");
+  add_value(
+      *verb, "--classes-of", arguments->class_name_source, "checkpoint|data",
+      one_of_words({"checkpoint", "data"}),
+      "source of the class names; checkpoint: the network, whose names or output indices (from "
+      "0) the data's classes must have; data: the data's classes in order, "
+      "except classes named by numbers from 0, which are the outputs of these numbers")
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "number of images per batch (evaluate_batch_size of the run, or 256)")

@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -85,8 +74,7 @@ void export_model(const ExportArguments& arguments) {
   if (!ending.empty() && ending != "." + arguments.format &&
       export_formats().find(ending.substr(1)) != nullptr) {
     fail_usage(
-        "export: --out '{}' ends as files of format {} do; name another file, or give "
-        "--format {}",
+        "export: --out '{}' ends as files of format {} do; name another file, or give --format {}",
         arguments.options.out.string(), ending.substr(1), ending.substr(1));
   }
   Checkpoint checkpoint = load_newest_checkpoint(
@@ -127,11 +115,9 @@ void add_export(CLI::App& app, int& exit_code) {
   add_text(*verb, "--out", options.out, "FILE",
            "output path by format:\n" + listed_formats(&ExportFormat::out_help))
       ->required();
-  verb->add_option("--shards", options.num_shards,
-                   fmt::format("number of data files, for the format {} (1)",
-                               formats_with(&ExportFormat::max_shards)))
-      ->check(whole_number(1, most_shards()))
-      ->type_name("N");
+  add_value(*verb, "--shards", options.num_shards, "N", whole_number(1, most_shards()),
+            fmt::format("number of data files, for the format {} (1)",
+                        formats_with(&ExportFormat::max_shards)));
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
 #include <limits>
-#include <memory>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/import/vit/import.h"
 #include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/config.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -117,30 +110,23 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
   Upcycling& upcycling = options.upcycling;
   verb.option_defaults()->group("Options of vit");
   constexpr auto kMost = static_cast<int64_t>(kMaxWidth);
-  verb.add_option("--num-heads", options.num_heads,
-                  "number of attention heads (that of its config.json, else heads of width 64)")
-      ->check(whole_number(1, kMost))
-      ->type_name("N");
-  verb.add_option("--experts", upcycling.num_experts,
-                  "number of experts, copies of the MLP, in each of --layers")
-      ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
-      ->type_name("N");
-  verb.add_option("--layers", upcycling.layers,
-                  "indices of the blocks (from 0) that get experts, separated by commas")
-      ->delimiter(',')
-      ->check(whole_number(0, static_cast<int64_t>(kMaxLayers) - 1))
-      ->type_name("N,...");
-  verb.add_option("--k", upcycling.num_selected_experts,
-                  "number of experts for each token, with --experts")
-      ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
-      ->type_name("N")
+  add_value(verb, "--num-heads", options.num_heads, "N", whole_number(1, kMost),
+            "number of attention heads (that of its config.json, else heads of width 64)");
+  add_value(verb, "--experts", upcycling.num_experts, "N",
+            whole_number(1, static_cast<int64_t>(kMaxExperts)),
+            "number of experts, copies of the MLP, in each of --layers");
+  add_value(verb, "--layers", upcycling.layers, "N,...",
+            whole_number(0, static_cast<int64_t>(kMaxLayers) - 1),
+            "indices of the blocks (from 0) that get experts, separated by commas")
+      ->delimiter(',');
+  add_value(verb, "--k", upcycling.num_selected_experts, "N",
+            whole_number(1, static_cast<int64_t>(kMaxExperts)),
+            "number of experts for each token, with --experts")
       ->capture_default_str();
-  verb.add_option("--expert-noise", upcycling.noise,
-                  "standard deviation of noise on the experts' weights, relative to the standard "
-                  "deviation of "
-                  "each weight tensor; 0: experts begin equal, and outputs are the dense network's")
-      ->check(number(0.0, 1e3))
-      ->type_name("X")
+  add_value(verb, "--expert-noise", upcycling.noise, "X", number(0.0, 1e3),
+            "standard deviation of noise on the experts' weights, relative to the standard "
+            "deviation of "
+            "each weight tensor; 0: experts begin equal, and outputs are the dense network's")
       ->capture_default_str();
 }
 
@@ -179,10 +165,9 @@ void add_import(CLI::App& app, int& exit_code) {
            "configuration of the model as JSON, with google-research/vmoe's names or moesaic's; "
            "optional where no block has experts, and for released checkpoints")
       ->group(kVmoeGroup);
-  verb->add_option("--classes", options.num_classes,
-                   "number of classes of a new head of zeros, for fine-tuning (no new head)")
-      ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
-      ->type_name("N");
+  add_value(*verb, "--classes", options.num_classes, "N",
+            whole_number(1, static_cast<int64_t>(kMaxWidth)),
+            "number of classes of a new head of zeros, for fine-tuning (no new head)");
   add_text(*verb, "--image-size", arguments->image_size, "S or HxW",
            "image size for fine-tuning, one number or height x width, to which the position "
            "embedding is resized")

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
-#include <iostream>
-#include <memory>
-
-#include "command_line.h"
-#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/inspect.h"
-#include "verbs.h"
+#include "command_line.h"
 
 namespace moesaic::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-void print_tensors(const Json& tensors) {
-  for (const auto& tensor : tensors) {
-    std::cout << fmt::format("  {:<44} {:<5} {}\n", escaped(tensor["name"].get<std::string>()),
-                             tensor["dtype"].get<std::string>(), tensor["shape"].dump());
-  }
-}
 
 /// Returns a value out of a file as a line; JSON escapes only some of what a terminal obeys.
 std::string text_of(const Json& value) {
@@ -83,7 +69,10 @@ void print_summary(const Json& found) {
         count_text(layer["experts"].get<int64_t>(), "expert"),
         layer["kept"].is_null() ? "none pruned" : "kept " + layer["kept"].dump());
   }
-  print_tensors(found["tensors"]);
+  for (const auto& tensor : found["tensors"]) {
+    std::cout << fmt::format("  {:<44} {:<5} {}\n", escaped(tensor["name"].get<std::string>()),
+                             tensor["dtype"].get<std::string>(), tensor["shape"].dump());
+  }
 }
 
 /// Returns the text of a differing setting; `side` is "first" or "second".

@@ -1,26 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
-#include <functional>
-#include <iostream>
-#include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "command_line.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/path.h"
-#include "moesaic/base/suggestions.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/import/vmoe/import.h"
@@ -31,9 +14,7 @@
 #include "moesaic/report/probe.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
-#include "recipes.h"
 #include "train_help.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -129,7 +110,11 @@ const std::map<std::string, Kind>& kinds() {
        {"rankings of experts for moesaic prune; experts with the largest scores are kept",
         listed_criteria}},
       {"recipes",
-       {"recipes of runs for moesaic train", [] { return each(recipe_paths(), first_sentence); }}},
+       {"recipes of runs for moesaic train",
+        [] {
+          const std::vector<fs::path> files = model_files("recipes");
+          return each({files.begin(), files.end()}, first_sentence);
+        }}},
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import vmoe", listed_checkpoints}},
       {"formats",

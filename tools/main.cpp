@@ -7,23 +7,14 @@
 #include <climits>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
 
 #include "command_line.h"
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/text.h"
 #include "moesaic/formats/image.h"
 #include "runtime.h"
-#include "standard_output.h"
-#include "verbs.h"
 
 namespace {
 

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/ranges.h>
-
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "command_line.h"
-#include "moesaic/base/error.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/expert_loads.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

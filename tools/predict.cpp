@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/ranges.h>
-
 #include <cstdio>
-#include <iostream>
-#include <memory>
-#include <optional>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/base/terminal.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/train/evaluate.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {

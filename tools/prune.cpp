@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iostream>
 #include <limits>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/prune/calibration.h"
 #include "moesaic/prune/criteria.h"
@@ -28,7 +15,6 @@
 #include "moesaic/report/prune_search.h"
 #include "moesaic/train/distributed_run.h"
 #include "moesaic/train/evaluate.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -247,19 +233,14 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
           "--keep", arguments->keep,
           "experts kept in each layer, or by each member of an ensemble: a fraction of the experts "
           "before any pruning, with a decimal point (0.25), a count without one (4), or a JSON "
-          "file "
-          "{\"<block>\": count or [ids]}")
+          "file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE");
-  verb.add_option(
-          "--keep-parameters", arguments->keep_parameters,
-          "largest fraction of the network's parameters kept; the most experts that fit are kept")
-      ->check(number(0.0, 1.0))
-      ->type_name("FRACTION");
-  verb.add_option("--max-drop", arguments->max_drop,
-                  "largest loss of accuracy on the validation split, as a fraction of its images "
-                  "(0.01: one point); the fewest experts within it are kept")
-      ->check(number(0.0, 0.99))
-      ->type_name("FRACTION");
+  add_value(
+      verb, "--keep-parameters", arguments->keep_parameters, "FRACTION", number(0.0, 1.0),
+      "largest fraction of the network's parameters kept; the most experts that fit are kept");
+  add_value(verb, "--max-drop", arguments->max_drop, "FRACTION", number(0.0, 0.99),
+            "largest loss of accuracy on the validation split, as a fraction of its images "
+            "(0.01: one point); the fewest experts within it are kept");
   add_text(verb, "--plan", arguments->plan, "FILE",
            "plan to follow, a JSON file as prune --dry-run --json prints it; edits are allowed");
 }
@@ -272,25 +253,18 @@ std::string replace_option_help() {
 
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   PruneOptions& prune = arguments->options.prune;
-  verb.add_option(
-          "--criterion", prune.criterion,
-          fmt::format("criterion that ranks the experts (meanings: moesaic list criteria): {}",
-                      fmt::join(criterion_names(), " ")))
-      ->check(one_of_words(criterion_names()))
-      ->type_name("NAME")
+  add_value(verb, "--criterion", prune.criterion, "NAME", one_of_words(criterion_names()),
+            fmt::format("criterion that ranks the experts (meanings: moesaic list criteria): {}",
+                        fmt::join(criterion_names(), " ")))
       ->capture_default_str();
-  verb.add_option("--scope", arguments->scope,
-                  "scope of the ranking: within each layer, or over all layers of the network")
-      ->type_name("layer|network")
-      ->check(one_of_words(keep_scope_names()))
+  add_value(verb, "--scope", arguments->scope, "layer|network", one_of_words(keep_scope_names()),
+            "scope of the ranking: within each layer, or over all layers of the network")
       ->capture_default_str();
   const auto blocks = whole_number(0, std::numeric_limits<int64_t>::max());
   CLI::Option* exclude =
-      verb.add_option("--exclude-blocks", arguments->exclude_blocks,
-                      "blocks that keep all their experts: --exclude-blocks 9,11")
-          ->delimiter(',')
-          ->check(blocks)
-          ->type_name("BLOCKS");
+      add_value(verb, "--exclude-blocks", arguments->exclude_blocks, "BLOCKS", blocks,
+                "blocks that keep all their experts: --exclude-blocks 9,11")
+          ->delimiter(',');
   verb.add_option_function<std::vector<int64_t>>(
           "--whole",
           [arguments](const std::vector<int64_t>& given) {
@@ -302,19 +276,16 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->check(blocks)
       ->excludes(exclude)
       ->group("");  // Not in the help.
-  verb.add_option("--replace", prune.replace, replace_option_help())
-      ->type_name("nothing|mean|merge|reroute")
-      ->check(one_of_words(replacement_names()));
+  add_value(verb, "--replace", prune.replace, "nothing|mean|merge|reroute",
+            one_of_words(replacement_names()), replace_option_help());
   verb.add_option("--seed", prune.seed,
                   "seed of --criterion random, and of the order of calibration images")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  verb.add_option(
-          "--search", arguments->search,
-          "search method of --max-drop; bisection: over one number of experts for all layers; "
-          "greedy: the least costly expert, one at a time, with many more evaluations")
-      ->type_name("bisection|greedy")
-      ->check(one_of_words({kBisection, kGreedy}))
+  add_value(verb, "--search", arguments->search, "bisection|greedy",
+            one_of_words({kBisection, kGreedy}),
+            "search method of --max-drop; bisection: over one number of experts for all layers; "
+            "greedy: the least costly expert, one at a time, with many more evaluations")
       ->capture_default_str();
   add_text(verb, "--figure", arguments->figure, "FILE",
            "figure of the networks that --max-drop tried: a new .png or .svg file, with gnuplot's "
@@ -324,9 +295,8 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   verb.option_defaults()->group(
       "Images for --max-drop, --replace mean or merge, and criteria that need images");
-  verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
-      ->check(known_dataset())
-      ->type_name("NAME");
+  add_value(verb, "--data", arguments->data, "NAME", known_dataset(),
+            "dataset (that of the checkpoint's training)");
   verb.add_option("--split", arguments->split,
                   "split of the dataset (validation where there is one, else train)")
       ->type_name("NAME");

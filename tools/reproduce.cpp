@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/filesystem.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/experiment.h"
 #include "runtime.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -65,10 +57,8 @@ void add_reproduce(CLI::App& app, int& exit_code) {
       ->type_name("KEY=VALUE");
   add_text(*verb, "--out", arguments->out, "DIR",
            "folder of runs and results (checkpoints/<name>)");
-  verb->add_option("--scale", arguments->scale,
-                   "scale of the experiment: paper, or quick to try it out")
-      ->check(one_of_words({"paper", "quick"}))
-      ->type_name("SCALE")
+  add_value(*verb, "--scale", arguments->scale, "SCALE", one_of_words({"paper", "quick"}),
+            "scale of the experiment: paper, or quick to try it out")
       ->capture_default_str();
   add_device(*verb, arguments->device);
   verb->add_flag("--json", arguments->json, "print one JSON document: results.json");

@@ -1,35 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <cstdint>
-#include <iostream>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
-#include "moesaic/parallel/launch.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/step_profiler.h"
 #include "moesaic/train/trainer.h"
-#include "recipes.h"
 #include "runtime.h"
 #include "train_help.h"
-#include "verbs.h"
 
 namespace moesaic::tools {
 namespace {
@@ -47,6 +30,65 @@ struct TrainArguments {
   std::string processes, gpu, profile;
   int64_t expert_parallel = 0;
 };
+
+using Names = std::vector<std::string>;
+
+Names json_files(const fs::path& folder) {
+  Names paths;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".json") paths.push_back(it->path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+/// Returns the path from the current folder where it is below that.
+std::string shortened(const std::string& path) {
+  const std::string near = fs::proximate(path).string();
+  return near.starts_with("..") ? path : near;
+}
+
+[[noreturn]] void refuse_folder(const fs::path& folder) {
+  const std::string name = shell_quoted(folder.string());
+  if (fs::exists(folder / "MANIFEST.json")) {
+    fail_usage("train: {}: a checkpoint, not a recipe; give a recipe with init={}", folder.string(),
+               name);
+  }
+  if (fs::is_directory(folder / "checkpoints") && fs::exists(folder / "config.json")) {
+    fail_usage("train: {}: a run, not a recipe; resume it by: {} train {} --out {} --resume",
+               folder.string(), called_as(), shell_quoted((folder / "config.json").string()), name);
+  }
+  if (fs::is_directory(folder / "train")) {
+    fail_usage("train: {}: a folder, not a recipe; give a recipe with phases.0.data={}",
+               folder.string(), shell_quoted((folder / "").string()));
+  }
+  const Names recipes = json_files(folder);
+  fail_usage("train: {}: a folder, not a recipe; {}", folder.string(),
+             recipes.empty() ? "see moesaic list recipes" : did_you_mean("", recipes));
+}
+
+/// Throws Error (usage) unless `path` is a file: it says what a folder is good for, and which
+/// recipe a name like "smoke" may mean.
+void check_recipe(const fs::path& path) {
+  if (fs::is_directory(path)) refuse_folder(path);
+  if (path.empty() || path_exists(path)) return check_input_file(path);
+  const std::vector<fs::path> known = model_files("recipes");
+  Names stems, meant;
+  for (const fs::path& recipe : known) stems.push_back(recipe.stem().string());
+  std::string hint = nearest_sibling(path, PathForm::path, [](const fs::path& sibling) {
+    return sibling.extension() == ".json" && fs::is_regular_file(sibling);
+  });
+  const std::string stem = path.stem().string();
+  const auto near = hint.empty() ? nearest(stem, stems) : std::optional(stem);
+  for (size_t i = 0; near && i < known.size(); ++i) {
+    if (stems[i] == *near) meant.push_back(shortened(known[i].string()));
+  }
+  if (meant.size() == 1) hint = fmt::format("; did you mean '{}'?", meant.front());
+  if (meant.size() > 1) hint = fmt::format("; choose one of {}", fmt::join(meant, ", "));
+  if (hint.empty()) hint = "; see moesaic list recipes";
+  fail_usage("train: {}: no such file{}", path.string(), hint);
+}
 
 /// Throws Error (usage) for an experiment in place of a recipe.
 void check_is_no_experiment(const Value& root, const std::string& file) {
@@ -232,24 +274,20 @@ void add_train(CLI::App& app, int& exit_code) {
   add_text(*verb, "--out", arguments->out, "DIR", "folder of the run (checkpoints/<name>)");
   verb->add_flag("--resume", arguments->resume,
                  "resume from the newest checkpoint of --out, or begin a new run where there is "
-                 "none, e.g. train "
-                 "RUN/config.json --out RUN --resume");
+                 "none, e.g. train RUN/config.json --out RUN --resume");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   add_text(*verb, "--profile", arguments->profile, "FROM:STEPS",
            "first step and number of steps to record in trace.json, for Perfetto");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check all and print the plan without training; files may be missing");
-  verb->add_option("--processes", arguments->processes,
-                   "numbers of processes, one GPU each; --dry-run estimates their step")
-      ->check(process_counts())
-      ->type_name("N[,N...]");
+  add_value(*verb, "--processes", arguments->processes, "N[,N...]", process_counts(),
+            "numbers of processes, one GPU each; --dry-run estimates their step");
   add_text(*verb, "--gpu", arguments->gpu, "NAME",
            fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
-  verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "number of processes that shard experts (expert_parallel_size)")
-      ->check(whole_number(1, kMaxProcesses))
-      ->type_name("K");
+  add_value(*verb, "--expert-parallel", arguments->expert_parallel, "K",
+            whole_number(1, kMaxProcesses),
+            "number of processes that shard experts (expert_parallel_size)");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }
 

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train_help.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/family.h"

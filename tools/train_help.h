@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 

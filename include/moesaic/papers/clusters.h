@@ -3,16 +3,10 @@
 // networks of section 3.2 and those that route whole images, section 6.2.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
-
-#include <memory>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/batch_shard.h"
-#include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/ops/activation.h"
 
@@ -139,8 +133,7 @@ void describe(auto& f, ClusterMixtureConfig& c) {
   f("num_test", c.num_test, "number of test examples", between(1, 1e8), renamed_from("test"));
   f("endless", c.endless,
     "endless stream of new training examples: epoch e begins at example e * num_train; the test "
-    "split "
-    "is fixed");
+    "split is fixed");
   f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
 }
 /// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.

@@ -4,15 +4,7 @@
 // experts.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
-
-#include <array>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -62,11 +54,6 @@ class GruMixtureImpl : public torch::nn::Module {
   /// Runs over sequences [B, T, d], from a state of zeros.
   GruStates forward(const at::Tensor& x_BTd) const;
 
-  /// Returns the form of the candidate state.
-  GruView view() const { return view_; }
-  /// Returns the form of the gates.
-  GruGates gates() const { return gates_; }
-
   at::Tensor weight_ih;  ///< [3 m, d]
   at::Tensor weight_hh;  ///< [3 m, m]
   at::Tensor bias_ih;    ///< [3 m]
@@ -105,13 +92,11 @@ void describe(auto& f, GatedMixtureConfig& c) {
   f("noise", c.noise, "standard deviation of the noise (sigma)", between(0.0, 1e3));
   f("regressors", c.regressors,
     "kind of the regressors, unit vectors: the first axes of the input space, random orthogonal "
-    "ones, or random ones, "
-    "which are not orthogonal",
+    "ones, or random ones, which are not orthogonal",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gates", c.gates,
     "kind of the gates, vectors of norm gate_norm: along the axes after those of the regressors, "
-    "random ones orthogonal "
-    "to each other and to the regressors, or random ones",
+    "random ones orthogonal to each other and to the regressors, or random ones",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gate_norm", c.gate_norm, "norm of every gate", between(0.0, 1e3));
   f("gate_biases", c.gate_biases,

@@ -4,17 +4,8 @@
 // experts.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
-#include "moesaic/nn/experts.h"
-#include "moesaic/nn/router.h"
 
 namespace moesaic {
 
@@ -113,8 +104,7 @@ void describe(auto& f, LatentClustersConfig& c) {
     between(-1e3, 1e3));
   f("directions", c.directions,
     "kind of the directions of means and tasks: random unit vectors, made orthogonal by "
-    "Gram-Schmidt "
-    "or unchanged",
+    "Gram-Schmidt or unchanged",
     one_of({"orthogonal", "random"}));
   f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
     between(1, 1e12), renamed_from("train"));

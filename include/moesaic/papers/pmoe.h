@@ -5,23 +5,10 @@
 // patch-level mixture (section 5.2 and appendix L).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
-
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/batch_shard.h"
-#include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/nn/moe_layer.h"
-#include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic {
 

@@ -3,16 +3,8 @@
 // network of one layer of expert choice.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
-#include "moesaic/nn/experts.h"
 
 namespace moesaic {
 namespace nn {

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How images become inputs: timm's pretrained_cfg and Hugging Face's preprocessor_config.json.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
-#include "moesaic/base/error.h"
-#include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "vit.h"
 
 namespace moesaic::vit {

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration of a network whose weights are in a file, from shapes and config.json.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <optional>
-#include <set>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/suggestions.h"
-#include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
-#include "moesaic/config/schema.h"
 #include "vit.h"
 
 namespace moesaic::vit {

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <fmt/ranges.h>
 
-#include <map>
-#include <string_view>
-
-#include "moesaic/config/value.h"
-#include "moesaic/data/preprocess.h"
+#include "moesaic/base/error.h"
+#include "moesaic/config/document.h"
 #include "moesaic/import/vit/import.h"
 #include "moesaic/models/vmoe/config.h"
 #include "moesaic/nn/module_state.h"
@@ -97,28 +95,5 @@ Network network_of(Tensors& tensors, const SideFiles& beside, const ImportVitOpt
 /// the files do not say or say differently.
 InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
                    std::vector<std::string>& notes);
-
-/// Makes the tensors of the network from those of the file.
-class Maker {
- public:
-  /// Throws Error (failure) that names tensors that are missing, have no place or another shape.
-  Maker(const Tensors& tensors, const Network& network, const ImportVitOptions& options);
-
-  /// Returns the shapes of the network's tensors, on the meta device.
-  const TensorMap& shapes() const { return shapes_; }
-  /// Returns one of them, float32. Throws Error (failure) where the file's holds NaN or infinity.
-  at::Tensor make(const std::string& name) const;
-
- private:
-  void check() const;
-  at::Tensor positions() const;
-  at::Tensor prefix_row(int64_t first, int64_t count) const;
-  at::Tensor stored(const std::string& name) const;
-
-  const Tensors& tensors_;
-  const Network& network_;
-  const ImportVitOptions& options_;
-  TensorMap shapes_;
-};
 
 }  // namespace moesaic::vit

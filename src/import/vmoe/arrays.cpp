@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
-#include <tuple>
-#include <utility>
 
-#include "moesaic/base/error.h"
 #include "reference.h"
 
 namespace moesaic {

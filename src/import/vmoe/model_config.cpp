@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
-#include "moesaic/base/error.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 

@@ -5,13 +5,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
-
-#include <map>
-#include <set>
+#include <fmt/ranges.h>
 
 #include "files/checkpoint.h"
-#include "moesaic/config/value.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"
 #include "moesaic/nn/module_state.h"

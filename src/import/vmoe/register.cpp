@@ -2,16 +2,12 @@
 // Exports to checkpoints of google-research/vmoe, and tells the rest of the library of them.
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/export/formats.h"
@@ -27,24 +23,16 @@ int64_t pruned_experts(const VMoE& model) {
   int64_t count = 0;
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const auto& options = layer->options();
-    if (layer->replacement_outputs.defined()) {
-      fail_usage(
-          "export: block {} has mean outputs of removed experts, which a V-MoE checkpoint cannot "
-          "store; choose safetensors",
-          block);
-    }
-    if (!layer->merged_into.empty()) {
-      fail_usage(
-          "export: block {} has merged experts, which a V-MoE checkpoint cannot express; choose "
-          "safetensors",
-          block);
-    }
+    const auto refuse = [id = block](const std::string& what, const char* cannot) {
+      fail_usage("export: block {} {}, which a V-MoE checkpoint cannot {}; choose safetensors", id,
+                 what, cannot);
+    };
+    if (layer->replacement_outputs.defined())
+      refuse("has mean outputs of removed experts", "store");
+    if (!layer->merged_into.empty()) refuse("has merged experts", "express");
     const int64_t gone = options.num_experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
-      fail_usage(
-          "export: block {} reroutes tokens of {} removed experts, which a V-MoE checkpoint cannot "
-          "express; choose safetensors",
-          block, gone);
+      refuse(fmt::format("reroutes tokens of {} removed experts", gone), "express");
     }
     count += gone;
   }

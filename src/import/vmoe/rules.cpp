@@ -3,15 +3,10 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/pattern.h"
-#include "moesaic/base/suggestions.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data with cluster structure, generated when opened.
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
-#include <tuple>
 
 #include "moesaic/base/random.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/papers/clusters.h"
 

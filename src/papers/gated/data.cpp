@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data of a gated mixture, generated: an endless training split and a test split.
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
-#include "link.h"
+#include "losses.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
 #include "moesaic/ops/function_attributes.h"

@@ -3,12 +3,7 @@
 
 #include <torch/torch.h>
 
-#include <array>
 #include <numbers>
-
-#include "link.h"
-#include "moesaic/base/error.h"
-#include "moesaic/ops/check_tensor.h"
 
 namespace moesaic {
 namespace {
@@ -92,23 +87,6 @@ std::array<double, 3> solve_quartic(const LinkMoments& of) {
 
 using at::Tensor;
 
-/// Throws unless these are a batch with regressors and, where they are defined, gates.
-void check_gated(const char* op, const Tensor& x, const Tensor& y, const Tensor& a,
-                 const Tensor& w) {
-  ops::check_shape(op, "x", x, {-1, -1});
-  ops::check_floating(op, "x", x);
-  if (x.size(0) < 1) fail("{}: x must have a sample", op);
-  ops::check_shape(op, "y", y, {x.size(0)});
-  ops::check_same_dtype(op, "y", y, x);
-  ops::check_shape(op, "regressors", a, {-1, x.size(1)});
-  if (a.size(0) < 1) fail("{}: there must be a regressor", op);
-  ops::check_same_dtype(op, "regressors", a, x);
-  if (!w.defined()) return;
-  const int64_t biases = w.dim() == 2 && w.size(1) == a.size(1) + 1 ? 1 : 0;
-  ops::check_shape(op, "gates", w, {a.size(0) - 1, a.size(1) + biases});
-  ops::check_same_dtype(op, "gates", w, a);
-}
-
 /// Returns what gates are multiplied with: inputs, followed by 1 where there are biases.
 Tensor gate_inputs(const Tensor& x_Bd, const Tensor& w_kd) {
   return w_kd.size(1) == x_Bd.size(1) ? x_Bd : at::constant_pad_nd(x_Bd, {0, 1}, 1.0);
@@ -162,7 +140,6 @@ OutputTransforms output_transforms(Link link, double noise) {
 // Means over samples, of Q4 times each power of p, come before the sums over i and j.
 Tensor l4_loss(const Tensor& x, const Tensor& y, const Tensor& a, const OutputTransforms& by,
                const L4Weights& weights) {
-  check_gated("l4_loss", x, y, a, {});
   const double each = 1.0 / static_cast<double>(x.size(0));
   const Tensor q4 = ((((y + by.alpha) * y + by.beta) * y + by.gamma) * y + by.e4) * (each / by.c4);
   const Tensor q2 = ((y + by.delta) * y + by.e2) * (each / by.c2);
@@ -179,14 +156,11 @@ Tensor l4_loss(const Tensor& x, const Tensor& y, const Tensor& a, const OutputTr
 
 Tensor log_loss(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& w, Link link,
                 double noise) {
-  check_gated("log_loss", x, y, a, w);
-  if (!(noise > 0.0)) fail("log_loss: noise must be positive, found {}", noise);
   const Tensor joint = log_gates(x, w) + log_density(y.unsqueeze(1), x.mm(a.t()), link, noise);
   return std::log(noise * std::sqrt(2.0 * std::numbers::pi)) - joint.logsumexp(1).mean();
 }
 
 Tensor squared_loss(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& w, Link link) {
-  check_gated("squared_loss", x, y, a, w);
   return ((log_gates(x, w).exp() * apply_link(x.mm(a.t()), link)).sum(1) - y).square().mean();
 }
 

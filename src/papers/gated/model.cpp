@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include "moesaic/papers/gated.h"
-
-#include <fmt/format.h>
-#include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "link.h"
+#include "losses.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -205,9 +200,9 @@ void Gru::reset_head(int64_t classes) {
 }
 
 std::optional<torch::jit::Module> Gru::torchscript(const script::Context& context) const {
-  const std::string gates = gru->gates() == nn::GruGates::sigmoid ? kSigmoids : kThresholds;
+  const std::string gates = config_.gates == nn::kGruGatesNames.front() ? kSigmoids : kThresholds;
   const std::string candidate =
-      gru->view() == nn::GruView::mixture ? kMixtureCandidate : kRecurrent;
+      config_.view == nn::kGruViewNames.front() ? kMixtureCandidate : kRecurrent;
   return script::make_module(
       context, "Gru", *this,
       {{"gru",

@@ -3,7 +3,6 @@
 // "gated_sgd", chunks of steps of stochastic gradient descent on fresh batches; "gated_em",
 // expectation-maximisation on a fixed set of samples; "gated_signs", one step that makes regressors
 // of what minimises L4.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
@@ -29,13 +28,9 @@ struct Moves {
   /// Returns the network's names of them.
   std::vector<std::string> names(const GatedMoE& model) const {
     std::vector<std::string> names;
-    for (const auto& [moves, tensor] : {std::pair{regressors, model.regressors},
-                                        {gates, model.gates},
-                                        {gates, model.gates_bias}}) {
-      for (const auto& item : model.named_parameters()) {
-        if (moves && item.value().is_same(tensor)) names.push_back(item.key());
-      }
-    }
+    if (regressors) names.emplace_back("mixture.regressors");
+    if (gates) names.emplace_back("mixture.gates");
+    if (gates && model.gates_bias.defined()) names.emplace_back("mixture.gates_bias");
     return names;
   }
 

@@ -4,9 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <set>
 
-#include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/papers/gated.h"
 #include "moesaic/report/probe.h"
@@ -27,19 +25,14 @@ class Matching {
   Matching(const at::Tensor& values_kk, double least)
       : values_(values_kk.accessor<double, 2>()), least_(least) {}
 
-  /// Returns the column of each row, or nothing where some rows get none.
+  /// Returns the row of each column, or nothing where some rows get none.
   std::optional<std::vector<int64_t>> find() {
-    const int64_t k = values_.size(0);
-    row_of_.assign(static_cast<size_t>(k), -1);
-    for (int64_t row = 0; row < k; ++row) {
+    row_of_.assign(static_cast<size_t>(values_.size(0)), -1);
+    for (int64_t row = 0; row < values_.size(0); ++row) {
       std::set<int64_t> tried;
       if (!place(row, tried)) return std::nullopt;
     }
-    std::vector<int64_t> columns(static_cast<size_t>(k));
-    for (int64_t column = 0; column < k; ++column) {
-      columns[static_cast<size_t>(row_of_[static_cast<size_t>(column)])] = column;
-    }
-    return columns;
+    return row_of_;
   }
 
  private:
@@ -59,7 +52,8 @@ class Matching {
   std::vector<int64_t> row_of_;
 };
 
-/// Returns the permutation whose min value is the max, by the values in falling order.
+/// Returns the permutation whose min value is the max, the row of each column, by the values in
+/// falling order.
 std::vector<int64_t> best_permutation(const at::Tensor& values_kk) {
   const at::Tensor flat = values_kk.flatten();
   std::vector<double> levels(flat.const_data_ptr<double>(),
@@ -78,16 +72,11 @@ std::vector<int64_t> best_permutation(const at::Tensor& values_kk) {
 /// of both are completed by the last one, 0; a learned gate is referred to the one of the expert
 /// that is the true last.
 void add_gate_errors(const at::Tensor& w, const at::Tensor& true_w,
-                     const std::vector<int64_t>& true_of, RecoveryError& error) {
-  const int64_t k = w.size(0) + 1;
+                     const std::vector<int64_t>& learned_of, RecoveryError& error) {
   const at::Tensor all = at::constant_pad_nd(w, {0, 0, 0, 1});
-  std::vector<int64_t> learned_of(static_cast<size_t>(k));
-  for (int64_t i = 0; i < k; ++i) {
-    learned_of[static_cast<size_t>(true_of[static_cast<size_t>(i)])] = i;
-  }
   const at::Tensor last = all[learned_of.back()];
   double least = 1.0;
-  for (int64_t j = 0; j + 1 < k; ++j) {
+  for (int64_t j = 0; j < w.size(0); ++j) {
     const at::Tensor own = all[learned_of[static_cast<size_t>(j)]] - last;
     const double norms = (own.norm() * true_w[j].norm()).item<double>();
     least = std::min(least, norms > 0.0 ? own.dot(true_w[j]).item<double>() / norms : 0.0);
@@ -202,15 +191,15 @@ void measure_gates(ProbedModel& subject, Measurement& measurement) {
 RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
                              const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
   const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
-  const std::vector<int64_t> true_of = best_permutation(cosines);
+  const std::vector<int64_t> learned_of = best_permutation(cosines);
   RecoveryError error;
-  for (size_t i = 0; i < true_of.size(); ++i) {
-    const auto cosine = cosines[static_cast<int64_t>(i)][true_of[i]].item<double>();
+  for (int64_t i = 0; const int64_t learned : learned_of) {
+    const auto cosine = cosines[learned][i].item<double>();
     error.regressors = std::max(error.regressors, 1.0 - cosine);
-    const at::Tensor off = a_kd[static_cast<int64_t>(i)] - true_a_kd[true_of[i]];
+    const at::Tensor off = a_kd[learned] - true_a_kd[i++];
     error.regressors_distance = std::max(error.regressors_distance, off.norm().item<double>());
   }
-  if (w_kd.defined() && w_kd.size(0) > 0) add_gate_errors(w_kd, true_w_kd, true_of, error);
+  if (w_kd.defined() && w_kd.size(0) > 0) add_gate_errors(w_kd, true_w_kd, learned_of, error);
   return error;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data of the latent paper, generated: an endless training split and a test split.
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
@@ -11,7 +10,6 @@
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/latent.h"
 
-#include <fmt/format.h>
-#include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
 #include <cmath>

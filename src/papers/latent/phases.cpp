@@ -2,13 +2,11 @@
 // The phases I to III of Algorithm 1 of the latent paper. The kind "spherical_sgd": blocks of
 // online steps of the first layers on the correlation loss (I and III). The kind "router_ascent":
 // gradient ascent of the router on the correlation of F_1 with the targets (II).
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "phase.h"
@@ -214,16 +212,14 @@ void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Mo
   if (config.stop_alignment > 0.0 && !known.contains("local")) {
     fail_usage(
         "{}: phase '{}': stop_alignment needs the directions of the clusters' tasks, which '{}' "
-        "does "
-        "not have; choose 0",
+        "does not have; choose 0",
         locations.find({"stop_alignment"}), plan.config.name, plan.config.data);
   }
   if (config.num_experts == 0 && config.num_neurons == 0) return;
   const std::string place = locations.find({"num_experts", "num_neurons"});
   if (!config.restart) {
     fail_usage(
-        "{}: phase '{}': only a restart changes num_experts and num_neurons; choose "
-        "restart=true",
+        "{}: phase '{}': only a restart changes num_experts and num_neurons; choose restart=true",
         place, plan.config.name);
   }
   if (dynamic_cast<const LatentMoE*>(&model) == nullptr ||
@@ -239,8 +235,7 @@ struct RouterAscentConfig {
 void describe(auto& f, RouterAscentConfig& c) {
   f("lr", c.lr,
     "learning rate (eta); for equal steps with other numbers of random neurons, proportional to "
-    "the "
-    "square root of that number",
+    "the square root of that number",
     above(0.0));
   f("batch_size", c.batch_size,
     "number of new samples per step (n); a signal needs 10 to 20 times the input dimension in each "

@@ -3,15 +3,11 @@
 // all share ("global"): figures 1a and 2 of the latent paper. How a router parts clusters whose
 // means are known (figure 1b, lemma 4.10).
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 
-#include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic {

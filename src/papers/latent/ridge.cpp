@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "ridge": the second layers of all experts by one ridge regression in closed form,
 // phase IV of Algorithm 1 of the latent paper.
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
-#include "moesaic/base/error.h"
 #include "phase.h"
 
 namespace moesaic {

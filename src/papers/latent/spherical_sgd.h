@@ -41,8 +41,7 @@ struct RoutedSamples {
 /// not depend on the number of threads; its rounding does on the processor's vectors and on where a
 /// stream is cut into calls.
 ///
-/// Values are not looked at: a sample that is not finite leaves NaN in the neurons it moves. Throws
-/// Error for other shapes, dtypes and devices, and indices out of range.
+/// Nothing is looked at: a sample that is not finite leaves NaN in the neurons it moves.
 void spherical_sgd(SphericalNeurons& neurons, const RoutedSamples& samples, double step);
 
 }  // namespace moesaic

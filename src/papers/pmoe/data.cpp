@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data of the pMoE paper's theory, generated: an endless training split and a test split.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <numeric>
 
 #include "moesaic/base/random.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/papers/pmoe.h"
 

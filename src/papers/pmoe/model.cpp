@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/suggestions.h"

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/random.h"
-#include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/patches.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where routers send the patch that decides the class (pMoE paper, figures 8 and 9).
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -55,51 +54,42 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   return metrics;
 }
 
-/// Counts of examples by class and expert.
-struct Counts {
-  at::Tensor routed_CK, largest_CK, any_C, all_C;
-};
-
-void count_batch(const RoutingRecord& record, const PatchTokens& patches, const at::Tensor& label_B,
-                 const at::Tensor& place_B, Counts& counts) {
-  const at::Tensor weight_TK = combine_weights(record.routing).cpu().to(at::kDouble);
-  const int64_t examples = label_B.size(0), tokens = weight_TK.size(0) / examples;
-  const at::Tensor weight_BTK = weight_TK.view({examples, tokens, weight_TK.size(1)});
-  const at::Tensor token_B11 = (place_B + patches.num_prefix_tokens).view({-1, 1, 1});
-  const at::Tensor own_BK =
-      weight_BTK.gather(1, token_B11.expand({-1, 1, weight_TK.size(1)})).squeeze(1);
-  const at::Tensor routed_BK = own_BK.gt(0);
-  const at::Tensor largest_BK = routed_BK.logical_and(own_BK.ge(weight_BTK.amax(1)));
-  counts.routed_CK.index_add_(0, label_B, routed_BK.to(at::kDouble));
-  counts.largest_CK.index_add_(0, label_B, largest_BK.to(at::kDouble));
-  counts.any_C.index_add_(0, label_B, routed_BK.any(1).to(at::kDouble));
-  counts.all_C.index_add_(0, label_B, at::ones({examples}, at::kDouble));
-}
-
 void measure_routed(ProbedModel& subject, Measurement& measurement) {
   Model& model = subject.model();
-  const Dataset& data = subject.data("test");
-  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  const PatchTokens patches = *model.patch_tokens();
+  const auto classes = static_cast<int64_t>(subject.data("test").info().classes.size());
   const auto kept = static_cast<int64_t>(model.moe_blocks().back().layer->kept().size());
-  Counts counts{at::zeros({classes, kept}, at::kDouble), at::zeros({classes, kept}, at::kDouble),
-                at::zeros({classes}, at::kDouble), at::zeros({classes}, at::kDouble)};
+  // Counts of examples by class and expert.
+  const at::Tensor routed_CK = at::zeros({classes, kept}, at::kDouble);
+  const at::Tensor largest_CK = at::zeros_like(routed_CK);
+  const at::Tensor any_C = at::zeros({classes}, at::kDouble), all_C = at::zeros_like(any_C);
+  const auto count = [&](const EvaluatedBatch& batch) {
+    const at::Tensor weight_TK =
+        combine_weights(batch.output.routings.back().routing).cpu().to(at::kDouble);
+    const at::Tensor& label_B = batch.labels_B;
+    const int64_t examples = label_B.size(0), tokens = weight_TK.size(0) / examples;
+    const at::Tensor weight_BTK = weight_TK.view({examples, tokens, kept});
+    const at::Tensor token_B11 = (batch.groups_B + patches.num_prefix_tokens).view({-1, 1, 1});
+    const at::Tensor own_BK = weight_BTK.gather(1, token_B11.expand({-1, 1, kept})).squeeze(1);
+    const at::Tensor routed_BK = own_BK.gt(0);
+    const at::Tensor largest_BK = routed_BK.logical_and(own_BK.ge(weight_BTK.amax(1)));
+    routed_CK.index_add_(0, label_B, routed_BK.to(at::kDouble));
+    largest_CK.index_add_(0, label_B, largest_BK.to(at::kDouble));
+    any_C.index_add_(0, label_B, routed_BK.any(1).to(at::kDouble));
+    all_C.index_add_(0, label_B, at::ones({examples}, at::kDouble));
+  };
   constexpr int64_t kBatch = 250;
-  evaluate(model, subject.shared_data("test"),
-           {.batch_size = kBatch, .on_batch = [&](const EvaluatedBatch& batch) {
-              count_batch(batch.output.routings.back(), *model.patch_tokens(), batch.labels_B,
-                          batch.groups_B, counts);
-            }});
+  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .on_batch = count});
   for (int64_t c = 0; c < classes; ++c) {
-    const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
+    const double each = 100.0 / std::max(1.0, all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);
-    const at::Tensor routed_K = counts.routed_CK[c];
-    const at::Tensor routed = has_expert_of_class(model, classes) ? routed_K[c] : routed_K.max();
+    const at::Tensor routed =
+        has_expert_of_class(model, classes) ? routed_CK[c][c] : routed_CK[c].max();
     measurement.numbers[name_of(kRouted, label)] = each * routed.item<double>();
     if (gates_differ(model)) {
-      measurement.numbers[name_of(kLargest, label)] =
-          each * counts.largest_CK[c].max().item<double>();
+      measurement.numbers[name_of(kLargest, label)] = each * largest_CK[c].max().item<double>();
     }
-    measurement.numbers[name_of(kAny, label)] = each * counts.any_C[c].item<double>();
+    measurement.numbers[name_of(kAny, label)] = each * any_C[c].item<double>();
   }
 }
 

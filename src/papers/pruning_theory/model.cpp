@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pruning_theory.h"
 
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "moesaic/models/family.h"

@@ -6,33 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "moesaic/base/error.h"
 
 namespace moesaic {
 namespace {
-
-/// How often each pattern occurs in each example, [B, d].
-class Counts {
- public:
-  Counts(const at::Tensor& tokens_Bn, int64_t patterns)
-      : patterns_(patterns), counts_(static_cast<size_t>(tokens_Bn.size(0) * patterns), 0) {
-    const auto* token = tokens_Bn.const_data_ptr<int32_t>();
-    const int64_t n = tokens_Bn.size(1);
-    for (int64_t i = 0; i < tokens_Bn.numel(); ++i) {
-      if (token[i] < 0 || token[i] >= patterns) {
-        fail("pattern_sgd: token {} is not one of the {} patterns", token[i], patterns);
-      }
-      ++counts_[static_cast<size_t>(i / n * patterns + token[i])];
-    }
-  }
-  const int32_t* of(int64_t example) const { return counts_.data() + example * patterns_; }
-
- private:
-  int64_t patterns_;
-  std::vector<int32_t> counts_;
-};
 
 /// Patterns that an expert selected of one example.
 struct Selected {
@@ -114,38 +92,20 @@ class PatternExpert {
   std::vector<Selected> selected_;
 };
 
-void check_floats(const at::Tensor& tensor, at::IntArrayRef shape, const char* what) {
-  const bool fits = tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
-                    tensor.is_contiguous() && tensor.sizes() == shape;
-  if (!fits) {
-    fail("pattern_sgd: {} must be float32 {} on the CPU, contiguous, found {} {}", what,
-         c10::str(shape), c10::toString(tensor.scalar_type()), c10::str(tensor.sizes()));
-  }
-}
-
-void check_arguments(const PatternWeights& weights, const PatternBatch& batch, int64_t selected) {
-  const int64_t experts = weights.router_Kd.size(0), patterns = weights.router_Kd.size(1);
-  check_floats(weights.router_Kd, {experts, patterns}, "router_Kd");
-  check_floats(weights.neurons_Kdm, {experts, patterns, weights.neurons_Kdm.size(-1)},
-               "neurons_Kdm");
-  check_floats(weights.sign_K, {experts}, "sign_K");
-  check_floats(batch.y_B, {batch.tokens_Bn.size(0)}, "y_B");
-  if (batch.tokens_Bn.scalar_type() != at::kInt || !batch.tokens_Bn.is_contiguous()) {
-    fail("pattern_sgd: tokens_Bn must be int32 and contiguous");
-  }
-  if (selected < 1 || selected > batch.tokens_Bn.size(1)) {
-    fail("pattern_sgd: an expert cannot select {} of {} tokens", selected, batch.tokens_Bn.size(1));
-  }
-}
-
 }  // namespace
 
 PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
                              const PatternSgdOptions& options) {
-  check_arguments(weights, batch, options.num_selected_tokens);
+  const int64_t selected = options.num_selected_tokens, tokens = batch.tokens_Bn.size(1);
+  if (selected > tokens)
+    fail("pattern_sgd: an expert cannot select {} of {} tokens", selected, tokens);
   const int64_t examples = batch.tokens_Bn.size(0), experts = weights.router_Kd.size(0);
   const int64_t patterns = weights.router_Kd.size(1), hidden = weights.neurons_Kdm.size(2);
-  const Counts counts(batch.tokens_Bn, patterns);
+  // How often each pattern occurs in each example.
+  const at::Tensor count_Bd =
+      at::zeros({examples, patterns}, at::kInt)
+          .scatter_add(1, batch.tokens_Bn.to(at::kLong), at::ones_like(batch.tokens_Bn));
+  const auto* const counts = count_Bd.const_data_ptr<int32_t>();
   const auto* y = batch.y_B.const_data_ptr<float>();
   const auto* sign = weights.sign_K.const_data_ptr<float>();
   auto* const router = weights.router_Kd.mutable_data_ptr<float>();
@@ -156,8 +116,7 @@ PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
     PatternExpert expert(router + s * patterns, neurons + s * patterns * hidden, patterns, hidden);
     for (int64_t b = 0; b < examples; ++b) {
       const double weight = y[b] * sign[s] / static_cast<double>(examples);
-      f[static_cast<size_t>(b)] +=
-          sign[s] * expert.add(counts.of(b), options.num_selected_tokens, weight);
+      f[static_cast<size_t>(b)] += sign[s] * expert.add(counts + b * patterns, selected, weight);
     }
     expert.step(options);
   }

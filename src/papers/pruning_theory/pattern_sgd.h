@@ -5,8 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 namespace moesaic {
 
 /// Weights of K experts over d patterns with m neurons each, float32, contiguous, on the CPU.
@@ -36,8 +34,7 @@ struct PatternStep {
 /// each expert selects the l tokens of the largest routing values, gates them by a softmax over
 /// these (eq. 4), and f sums sign, gate and ReLUs (eq. 7). Of tokens of equal routing value, which
 /// are of one pattern unless values coincide, those of the lower pattern come first. Throws Error
-/// for weights of other shapes or dtypes, more selected tokens than there are, and patterns out of
-/// range.
+/// for more selected tokens than there are.
 PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
                              const PatternSgdOptions& options);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "pattern_sgd": chunks of steps of Algorithm 1 of the pruning paper, by its
 // formulas.
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "moesaic/papers/pruning_theory.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "papers/gated/link.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -189,19 +188,6 @@ TEST(MixtureLosses, StandFarOutputsAndLongGates) {
   found.backward();
   EXPECT_TRUE(std::isfinite(found.item<float>()));
   EXPECT_TRUE(gates.grad().isfinite().all().item<bool>());
-}
-
-TEST(GatedLosses, RefuseWhatDoesNotFit) {
-  const Tensor x = randn({8, 3}, 1), y = randn({8}, 2), a = randn({2, 3}, 3), w = randn({1, 3}, 4);
-  const auto t = output_transforms(Link::identity, 0.1);
-  EXPECT_NO_THROW(l4_loss(x, y, a, t, {}));
-  EXPECT_THROW(l4_loss(x, randn({7}, 2), a, t, {}), Error);
-  EXPECT_THROW(l4_loss(x, y, randn({2, 4}, 3), t, {}), Error);
-  EXPECT_THROW(l4_loss(x.to(torch::kFloat), y, a, t, {}), Error);
-  EXPECT_THROW(l4_loss(x.slice(0, 0, 0), y.slice(0, 0, 0), a, t, {}), Error);
-  EXPECT_THROW(log_loss(x, y, a, randn({2, 3}, 4), Link::identity, 0.1), Error);
-  EXPECT_THROW(log_loss(x, y, a, w, Link::identity, 0.0), Error);
-  EXPECT_THROW(squared_loss(x, y, a, w.to(torch::kFloat), Link::identity), Error);
 }
 
 }  // namespace

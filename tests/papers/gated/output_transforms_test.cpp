@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "base/support.h"
-#include "papers/gated/link.h"
 #include "support/matchers.h"
 
 namespace moesaic {

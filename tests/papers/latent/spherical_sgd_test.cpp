@@ -222,52 +222,5 @@ TEST(SphericalSgd, WhatIsNotFiniteStaysWithItsExpert) {
   }
 }
 
-TEST(SphericalSgd, RefusesWhatDoesNotFit) {
-  using Change = std::function<void(SphericalNeurons&, RoutedSamples&)>;
-  const auto refusal = [](const Change& change, double step = kStep) {
-    SphericalNeurons neurons = some_neurons(6, 5, 3);
-    RoutedSamples samples = some_samples(20, 5, {0.5, 0.5});
-    const Tensor before = neurons.w_Nd, kept = before.clone();
-    change(neurons, samples);
-    const auto said = test::failure_of([&] { spherical_sgd(neurons, samples, step); });
-    EXPECT_TRUE(before.equal(kept));
-    return said;
-  };
-  EXPECT_THAT(refusal([](auto& n, auto&) { n.w_Nd = n.w_Nd.to(torch::kDouble); }),
-              HasSubstr("spherical_sgd: w_Nd must be float32, found Double"));
-  EXPECT_THAT(refusal([](auto& n, auto&) {
-                n.w_Nd = randn({5, 6}, 1, torch::kFloat).t();
-              }),
-              HasSubstr("w_Nd must be contiguous and on the CPU"));
-  EXPECT_THAT(refusal([](auto& n, auto&) { n.a_N = torch::ones({5}); }),
-              HasSubstr("a_N must have the shape [6], found [5]"));
-  EXPECT_THAT(refusal([](auto& n, auto&) { n.b_N.reset(); }), HasSubstr("b_N is missing"));
-  EXPECT_THAT(refusal([](auto& n, auto&) {
-                n.hermite_NK = torch::ones({6, 0});
-              }),
-              HasSubstr("hermite_NK must have a column"));
-  EXPECT_THAT(refusal([](auto&, auto& s) {
-                s.x_Sd = torch::ones({20, 4});
-              }),
-              HasSubstr("x_Sd must have the shape [*, 5], found [20, 4]"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.y_S = torch::ones({21}); }),
-              HasSubstr("y_S must have the shape [20]"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.gate = s.gate.slice(0, 1); }),
-              HasSubstr("gate must have the shape"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.offset = s.offset.to(torch::kInt); }),
-              HasSubstr("offset must be int64, found Int"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.offset[2] -= 1; }),
-              HasSubstr("offset must ascend from 0 to"));
-  EXPECT_THAT(refusal([](auto&, auto& s) {
-                s.offset = at::cat({s.offset, s.offset.slice(0, 2), s.offset.slice(0, 2)});
-              }),
-              HasSubstr("6 neurons do not fall into 4 experts"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.sample = s.sample.to(torch::kFloat); }),
-              HasSubstr("sample must be int64 or int32"));
-  EXPECT_THAT(refusal([](auto&, auto& s) { s.sample[3] = 20; }),
-              HasSubstr("sample 20 is out of range: there are 20"));
-  EXPECT_THAT(refusal([](auto&, auto&) {}, std::nan("")), HasSubstr("step must be finite"));
-}
-
 }  // namespace
 }  // namespace moesaic

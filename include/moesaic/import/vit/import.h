@@ -3,8 +3,6 @@
 // experts.
 #pragma once
 
-#include <functional>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/data/preprocess.h"

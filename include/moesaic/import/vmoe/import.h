@@ -2,8 +2,6 @@
 // Imports checkpoints of google-research/vmoe.
 #pragma once
 
-#include <functional>
-
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/data/preprocess.h"

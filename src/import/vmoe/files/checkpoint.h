@@ -3,15 +3,6 @@
 // the arrays and how they are split into chunks, PREFIX.data-nnnnn-of-NNNNN hold the chunks.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
 
@@ -152,8 +143,7 @@ class Reader {
   /// Returns the entry of a name, or nullptr if there is none.
   const Array* find(std::string_view name) const;
   /// Fills `out`, of exactly byte_count(entry) bytes, row-major and little-endian, without extra
-  /// memory. Throws Error (failure) for a bool that is neither 0 nor 1, Error (usage) for an entry
-  /// of another checkpoint and for a wrong size.
+  /// memory, by one of entries(). Throws Error (failure) for a bool that is neither 0 nor 1.
   void read(const Entry& entry, std::span<std::byte> out) const;
 
   int64_t shard_count() const noexcept { return index_.shard_count; }
@@ -181,9 +171,9 @@ struct WriteOptions {
 /// chunk goes to the shard with the fewest bytes so far (the first of these). Files are written
 /// under temporary names and moved into place once all are complete: an old index is removed before
 /// the first shard is moved and the new one is moved last, so an index never stands beside shards
-/// of another write. On failure all written files are removed. Throws Error (failure) for names
-/// that form no tree ("a" beside "a/b"), are duplicate, empty or not UTF-8, and for wrong shapes,
-/// dtypes or sizes; Error (usage) for options out of range.
+/// of another write. On failure all written files are removed. Names must differ and form a tree
+/// (no "a" beside "a/b"). Throws Error (failure) for wrong dtypes and sizes; Error (usage) for a
+/// number of shards out of range.
 void write(const fs::path& prefix, std::vector<Entry> entries, const Source& source,
            const WriteOptions& options = {});
 

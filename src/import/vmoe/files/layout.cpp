@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 
 #include "moesaic/base/checked_math.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/text.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {

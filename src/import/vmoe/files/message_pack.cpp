@@ -17,18 +17,18 @@ static_assert(static_cast<int>(Kind::nil) == MPACK_TOKEN_NIL);
 static_assert(static_cast<int>(Kind::extension) == MPACK_TOKEN_EXT);
 
 // libmpack gives a chunk only where a token is continued, which nothing here does.
-constexpr std::array<std::string_view, MPACK_TOKEN_EXT + 1> kKindNames = {"",
-                                                                          "nil",
-                                                                          "a boolean",
-                                                                          "a whole number from 0",
-                                                                          "a negative number",
-                                                                          "a fraction",
-                                                                          "a chunk",
-                                                                          "an array",
-                                                                          "a map",
-                                                                          "binary data",
-                                                                          "a string",
-                                                                          "an extension"};
+constexpr std::string_view kKindNames[MPACK_TOKEN_EXT + 1] = {"",
+                                                              "nil",
+                                                              "a boolean",
+                                                              "a whole number from 0",
+                                                              "a negative number",
+                                                              "a fraction",
+                                                              "a chunk",
+                                                              "an array",
+                                                              "a map",
+                                                              "binary data",
+                                                              "a string",
+                                                              "an extension"};
 
 std::string_view name_of(Kind kind) {
   return kKindNames[static_cast<std::size_t>(kind)];

@@ -3,16 +3,9 @@
 // reader states what must come next, so nothing is built from the file's own structure.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/text.h"
 
 namespace moesaic::message_pack {
 

@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <system_error>
-#include <utility>
 
 #include "checkpoint.h"
 #include "message_pack.h"
@@ -98,53 +97,8 @@ class ShardFile {
   std::vector<std::byte> buffer_;
 };
 
-void check_options(const WriteOptions& options) {
-  if (options.shards < 1 || options.shards > kMaxShards) {
-    fail_usage("V-MoE checkpoint: shards must be 1 to {}, not {}", kMaxShards, options.shards);
-  }
-  const uint64_t longest = WriteOptions{}.max_piece_bytes;
-  if (options.max_piece_bytes < 1 || options.max_piece_bytes > longest) {
-    fail_usage("V-MoE checkpoint: max_piece_bytes must be 1 to {}, not {}", longest,
-               options.max_piece_bytes);
-  }
-  if (options.max_chunk_bytes < 1) fail_usage("V-MoE checkpoint: max_chunk_bytes must not be 0");
-}
-
-void check_written(const Entry& entry, const std::string& file) {
-  const std::string name = printable(entry.name);
-  if (entry.name.empty()) fail("{}: an array has no name", file);
-  if (find_invalid_utf8(entry.name)) fail("{}: array {}: its name is not valid UTF-8", file, name);
-  if (entry.name.size() > kMaxNameBytes) {
-    fail("{}: name {} is longer than {} bytes", file, name, kMaxNameBytes);
-  }
-  if (static_cast<std::size_t>(std::ranges::count(entry.name, '/')) >= kMaxDepth) {
-    fail("{}: array {}: its name has more than {} parts", file, name, kMaxDepth);
-  }
-  const Shape& shape = entry.shape;
-  if (shape.size() > kMaxRank) {
-    fail("{}: array {}: rank {}, at most {} are supported", file, name, shape.size(), kMaxRank);
-  }
-  for (const int64_t n : shape) {
-    if (n < 0) fail("{}: array {}: negative size {}", file, name, n);
-  }
-  byte_count(entry);
-}
-
-// Checks that sorted names form a tree; conflicting ones (equal, array and map) are neighbours.
-void check_tree(const std::vector<Entry>& entries, const std::string& file) {
-  for (std::size_t i = 1; i < entries.size(); ++i) {
-    const std::string &a = entries[i - 1].name, &b = entries[i].name;
-    if (a == b) fail("{}: two arrays are named {}", file, printable(a));
-    if (b.starts_with(a + "/")) {
-      fail("{}: {} and {} cannot both be arrays", file, printable(a), printable(b));
-    }
-  }
-}
-
-Index plan(std::vector<Entry> entries, const WriteOptions& options, const std::string& file) {
-  for (const Entry& entry : entries) check_written(entry, file);
+Index plan(std::vector<Entry> entries, const WriteOptions& options) {
   std::ranges::sort(entries, comes_before, &Entry::name);
-  check_tree(entries, file);
   Index index{.shard_count = options.shards};
   std::vector<uint64_t> bytes(static_cast<std::size_t>(options.shards));
   for (Entry& entry : entries) {
@@ -221,10 +175,12 @@ void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index, const fs::
 
 void write(const fs::path& prefix, std::vector<Entry> entries, const Source& source,
            const WriteOptions& options) {
-  check_options(options);
+  if (options.shards < 1 || options.shards > kMaxShards) {
+    fail_usage("V-MoE checkpoint: shards must be 1 to {}, not {}", kMaxShards, options.shards);
+  }
   const fs::path index_place = index_path(prefix);
   const std::string file = index_place.string();
-  const Index index = plan(std::move(entries), options, file);
+  const Index index = plan(std::move(entries), options);
   const std::string text = index_text(index);
   if (text.size() > kMaxIndexBytes) {
     fail("{}: would be {} bytes long, at most {} are allowed", file, text.size(), kMaxIndexBytes);

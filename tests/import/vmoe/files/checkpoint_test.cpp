@@ -196,12 +196,6 @@ TEST(VMoeCheckpoint, FindsByName) {
   EXPECT_EQ(reader.find("a/x")->dtype, "int16");
   EXPECT_EQ(reader.find("a"), nullptr);
   EXPECT_EQ(reader.find("c"), nullptr);
-  std::string bytes(11, ' ');
-  const auto out = std::as_writable_bytes(std::span(bytes));
-  EXPECT_THAT(test::usage_of([&] { reader.read(*reader.find("a/x"), out); }),
-              HasSubstr("'a/x' has 12 bytes, not 11"));
-  const Entry other{.name = "a/x", .dtype = "int8", .shape = {11}};
-  EXPECT_THAT(test::usage_of([&] { reader.read(other, out); }), HasSubstr("another"));
 }
 
 std::string noise(std::size_t n) {
@@ -262,7 +256,7 @@ TEST(VMoeCheckpoint, GivesReadPagesBack) {
   EXPECT_LT(mapped_kib() - before, 20 << 10);
 }
 
-TEST(VMoeCheckpointWrite, RefusesWhatIsNoTree) {
+TEST(VMoeCheckpointWrite, RefusesWrongDtypesAndSizes) {
   const test::TempDir folder;
   const auto refused = [&](std::vector<Entry> entries) {
     return test::failure_of([&] {
@@ -272,32 +266,18 @@ TEST(VMoeCheckpointWrite, RefusesWhatIsNoTree) {
       });
     });
   };
-  const auto named = [](std::string name) { return Entry{std::move(name), "int8", {}}; };
-  EXPECT_THAT(refused({named("a"), named("b"), named("a")}), HasSubstr("two arrays are named 'a'"));
-  EXPECT_THAT(refused({named("a"), named("a-b"), named("a/b")}),
-              HasSubstr("'a' and 'a/b' cannot both be arrays"));
-  EXPECT_THAT(refused({named("")}), HasSubstr("no name"));
-  EXPECT_THAT(refused({named("\xff")}), HasSubstr("UTF-8"));
-  EXPECT_THAT(refused({named(std::string(1025, 'n'))}), HasSubstr("longer than 1024"));
-  EXPECT_THAT(refused({named(std::string(64, '/'))}), HasSubstr("more than 64 parts"));
   EXPECT_THAT(refused({{"a", "complex64", {}}}), HasSubstr("unknown dtype 'complex64'"));
-  EXPECT_THAT(refused({{"a", "int8", {-1}}}), HasSubstr("negative size -1"));
-  EXPECT_THAT(refused({{"a", "int8", std::vector<int64_t>(33, 1)}}), HasSubstr("rank 33"));
-  EXPECT_THAT(refused({{"a", "int8", {INT64_MAX, 2}}}), HasSubstr("more than 2^63 bytes"));
   EXPECT_THAT(refused({{"a", "int16", {}}}), HasSubstr("does not have 1 bytes"));
   EXPECT_THAT(folder.names(), IsEmpty());
 }
 
-TEST(VMoeCheckpointWrite, RefusesOptionsOutOfRange) {
+TEST(VMoeCheckpointWrite, RefusesShardsOutOfRange) {
   const test::TempDir folder;
   const auto refused = [&](const WriteOptions& options) {
     return test::usage_of([&] { write(folder / "x", {}, {}, options); });
   };
   EXPECT_THAT(refused({.shards = 0}), HasSubstr("1 to 99999, not 0"));
   EXPECT_THAT(refused({.shards = 100'000}), HasSubstr("not 100000"));
-  EXPECT_THAT(refused({.max_chunk_bytes = 0}), HasSubstr("max_chunk_bytes"));
-  EXPECT_THAT(refused({.max_piece_bytes = 0}), HasSubstr("max_piece_bytes"));
-  EXPECT_THAT(refused({.max_piece_bytes = (1 << 30) + 1}), HasSubstr("max_piece_bytes"));
 }
 
 TEST(VMoeCheckpointWrite, LeavesTheOldOneWhenTheSourceFails) {

@@ -167,7 +167,7 @@ Figure curves_of(const RunLines& run, const std::vector<const char*>& wanted,
   }
   panels.front().commands.insert(0, shared_commands(run));
   const int rows = static_cast<int>(run.series.size() + 1) / 2;  // Of the key, two columns wide.
-  return panel_figure(stem, panels, {.columns = 2, .top = 30 + 20 * rows});
+  return panel_figure(stem, panels, {.columns = 2, .top = 30 + 28 * rows});
 }
 
 /// Returns the drawn metrics that all of the runs have.

@@ -74,7 +74,9 @@ def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
         value, digits = row[key], len(shown[group].partition(".")[2])
         if value is None:
             return f"no {key}"
-        if abs(abs(value) - abs(float(re.sub("[ ,]", "", shown[group])))) > 0.5000001 * 10.0 ** -digits:
+        said = float(re.sub("[ ,]", "", shown[group]))
+        loses_sign = group == "mean" and said >= 0  # "0.4 points behind" is -0.4.
+        if abs((abs(value) if loses_sign else value) - said) > 0.5000001 * 10.0 ** -digits:
             separator = " " if " " in shown[group] else "," if "," in shown[group] else ""
             start, end = shown.start(group) - shown.start(), shown.end(group) - shown.start()
             text = text[:start] + f"{value:,.{digits}f}".replace(",", separator) + text[end:]

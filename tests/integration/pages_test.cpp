@@ -171,6 +171,17 @@ TEST_F(Claims, OtherNumbersInATableAreNamed) {
   EXPECT_EQ(result.out, "README.md:9: '| `two` | 90.5±0.8 |' should be '| `two` | 90.5±0.7 |'\n");
 }
 
+TEST_F(Claims, AWrongSignIsNamed) {
+  const auto result = check(std::string(page_) + "| `two` | -90.5±0.7 (90.0 to 91.0) |\n");
+  EXPECT_EQ(result.out,
+            "README.md:9: '| `two` | -90.5±0.7 (90.0 to 91.0) |' should be '| `two` | 90.5±0.7 "
+            "(90.0 to 91.0) |'\n");
+  const auto bound = check(std::string(page_) + "| `two` | 90.5±0.7 (-90.0 to 91.0) |\n");
+  EXPECT_EQ(bound.out,
+            "README.md:9: '| `two` | 90.5±0.7 (-90.0 to 91.0) |' should be '| `two` | 90.5±0.7 "
+            "(90.0 to 91.0) |'\n");
+}
+
 TEST_F(Claims, ASentenceThatIsNotThereIsNamed) {
   const auto result = check(std::regex_replace(std::string(page_), std::regex("1\\.5"), "1.6"));
   EXPECT_EQ(result.exit_code, 1);

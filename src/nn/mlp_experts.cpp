@@ -143,7 +143,7 @@ ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   if (is_int8_) fail("MlpExperts: int8 experts compute whole layers, on one process");
   const auto type = x_Td.scalar_type();
   const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
-  const at::Tensor in_Ad = dispatch(x, routing).to(type);
+  at::Tensor in_Ad = dispatch(x, routing).to(type);
   const at::Generator random_drops = drops(random);
   at::Tensor rows_Ad;
   if (random_drops.defined()) {  // No kernel drops hidden units.
@@ -155,6 +155,7 @@ ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   } else {
     rows_Ad = grouped_mlp(in_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
   }
+  in_Ad.reset();  // The casts take memory.
   // The gradient of a cast is cast too, which rounds it in the backward pass.
   if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
   return {rows_Ad, {}};

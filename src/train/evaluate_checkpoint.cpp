@@ -63,9 +63,9 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
   return std::ranges::count(splits, "validation") > 0 ? "validation" : "test";
 }
 
-/// Returns the split that is asked for: a network, unlike a probe, has learned from no part of a
-/// folder that is not its own, also where it has no other images than those of which a part is held
-/// out to validate with.
+/// Returns the split that is asked for: the whole of a folder that has no other images than those of
+/// which a part is held out to validate with, since a network, unlike a probe, learned from no part
+/// of it.
 std::string asked_split(const EvaluateCheckpointOptions& options) {
   const std::string& data = options.data;
   const bool is_fixed = !options.few_shot.shots.empty() || !options.split.empty() || data.empty();

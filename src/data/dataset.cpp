@@ -239,7 +239,16 @@ DatasetInputs Dataset::generate(int64_t first, int64_t count) const {
     fail("dataset '{}': inputs {} to {} of {} do not exist", info_.name, first, first + count - 1,
          size());
   }
-  return make_inputs(first, count);
+  DatasetInputs made = make_inputs(first, count);
+  // Phases read them by pointers.
+  const std::vector<int64_t> shape = {count, info_.channels, info_.height, info_.width};
+  const at::Tensor& wanted = made.labels_N.defined() ? made.labels_N : made.targets_NK;
+  if (made.values_NCHW.sizes() != shape || !wanted.defined() || wanted.size(0) != count) {
+    fail("dataset '{}': {} inputs and targets of shape {} were not made; found inputs {}",
+         info_.name, count, c10::str(at::IntArrayRef(shape).slice(1)),
+         c10::str(made.values_NCHW.sizes()));
+  }
+  return made;
 }
 
 DatasetInputs Dataset::make_inputs(int64_t, int64_t) const {

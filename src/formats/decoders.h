@@ -25,8 +25,8 @@ struct FormatDecoder {
 
 /// Each reads the header of `bytes`, which must outlive the decoder, and makes colours as
 /// ImageDecoder::decode() says. A file that is corrupt or truncated is an Error (failure), as is an
-/// animation; one that is whole but for its end, behind the last pixel, is read with a warning, of
-/// which libwebp knows none.
+/// animated WebP; one that is whole but for its end, behind the last pixel, is read with a warning,
+/// of which libwebp knows none.
 std::unique_ptr<FormatDecoder> open_jpeg(std::span<const uint8_t> bytes);
 std::unique_ptr<FormatDecoder> open_png(std::span<const uint8_t> bytes);
 std::unique_ptr<FormatDecoder> open_webp(std::span<const uint8_t> bytes);

@@ -63,6 +63,21 @@ TEST_F(EndlessClusters, BeginAsTheFiniteDatasetDoesAndTestIsFinite) {
   EXPECT_FALSE(open_dataset(path(), "test")->is_endless());
 }
 
+TEST(StreamDataset, OfAnotherShapeLaterIsAnError) {
+  const auto make = [](int64_t first, int64_t count) {
+    return DatasetInputs{.values_NCHW = at::zeros({count, 1, 1, first == 0 ? 3 : 2}),
+                         .labels_N = at::zeros({count}, at::kLong)};
+  };
+  DatasetInfo info;
+  info.name = "odd";
+  info.classes = {"a", "b"};
+  const auto stream = make_stream_dataset(info, 25, make);
+  EXPECT_EQ(stream->generate(0, 4).values_NCHW.size(0), 4);
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { stream->generate(5, 4); }),
+              HasSubstr("dataset 'odd': 4 inputs and targets of shape [1, 1, 3] were not made; "
+                        "found inputs [4, 1, 1, 2]"));
+}
+
 TEST_F(EndlessClusters, NeedNoMemoryForAll) {
   describe(R"("num_train": 100000000, "num_patches": 4096, "num_test": 1, "endless": true)");
   EXPECT_EQ(train()->generate(99999999999, 1).values_NCHW.size(0), 1);

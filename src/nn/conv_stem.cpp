@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/encoder_block.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/nn/init.h"
 
 namespace moesaic::nn {
@@ -12,12 +13,16 @@ ConvStemImpl::ConvStemImpl(int64_t inputs, const std::vector<StemLayer>& layers,
                            const at::Generator& generator) {
   register_module("convs", convs);
   register_module("norms", norms);
-  for (const auto& [channels, stride] : layers) {
+  for (const auto& [channels, stride, norm] : layers) {
     const torch::nn::Conv2d conv(
         torch::nn::Conv2dOptions(inputs, channels, 3).stride(stride).padding(1).bias(false));
     lecun_normal(conv->weight, inputs * 9, generator);
     convs->push_back(conv);
-    norms->push_back(make_layer_norm(channels));
+    if (norm == "batch_norm") {
+      norms->push_back(BatchNorm2d(channels));
+    } else {
+      norms->push_back(make_layer_norm(channels));
+    }
     inputs = channels;
   }
 }
@@ -26,8 +31,13 @@ at::Tensor ConvStemImpl::forward(const at::Tensor& x_BCHW) {
   // Channels last is the layout in which a pixel's channels are normalised without copies.
   at::Tensor x = x_BCHW.contiguous(at::MemoryFormat::ChannelsLast);
   for (size_t layer = 0; layer < convs->size(); ++layer) {
-    x = convs->at<torch::nn::Conv2dImpl>(layer).forward(x).permute({0, 2, 3, 1});
-    x = norms->at<torch::nn::LayerNormImpl>(layer).forward(x).relu_().permute({0, 3, 1, 2});
+    const at::Tensor y = convs->at<torch::nn::Conv2dImpl>(layer).forward(x);
+    if (auto* const norm = norms[layer]->as<BatchNorm2d>()) {
+      x = norm->forward(y).relu_();
+    } else {
+      const at::Tensor y_BHWC = y.permute({0, 2, 3, 1});
+      x = norms->at<torch::nn::LayerNormImpl>(layer).forward(y_BHWC).relu_().permute({0, 3, 1, 2});
+    }
   }
   return x;
 }

@@ -95,7 +95,8 @@ std::vector<std::shared_ptr<Model>> networks() {
            Variant{.name = "", .classifier = "map", .kept = {0, 3, 4}, .mean_replacement = true},
            Variant{.name = "", .gate = "softmax_selected", .capacity_factor = 0.6},
            Variant{.name = "", .capacity_factor = 0.5, .group_size = 20},
-           Variant{.name = "", .group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2}}},
+           Variant{
+               .name = "", .group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2, "batch_norm"}}},
            Variant{.name = "", .position = kSinCos2d, .members = 2},
            Variant{.name = "", .capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
            Variant{.name = "", .router = R"({"dispatcher": {"capacity_factor": 0.55,

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{.name = "so_many_rows", .group_size = 20, .capacity = 3},
         Variant{.name = "headless", .representation = 9, .classes = 0},
         Variant{.name = "wide_patches", .patch = {2, 4}, .position = kNoPosition},
-        Variant{.name = "stem", .stem = {{6, 1}, {9, 2}}},
+        Variant{.name = "stem", .stem = {{6, 1}, {9, 2, "batch_norm"}}},
         Variant{.name = "stem_before_patches", .classifier = "gap", .patch = {2, 4}, .stem = {{5}}},
         Variant{.name = "roomy", .capacity_factor = 3.0},
         Variant{.name = "raised_to_sevens", .capacity_factor = 0.6, .multiple_of = 7},

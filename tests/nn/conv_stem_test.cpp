@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/conv_stem.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "moesaic/nn/init.h"
@@ -11,8 +13,8 @@
 namespace moesaic::nn {
 namespace {
 
-ConvStem random_stem() {
-  ConvStem stem(2, std::vector<StemLayer>{{3, 1}, {4, 2}}, make_generator(1));
+ConvStem random_stem(const std::string& norm) {
+  ConvStem stem(2, std::vector<StemLayer>{{3, 1, norm}, {4, 2, norm}}, make_generator(1));
   stem->to(torch::kDouble);
   const torch::NoGradGuard no_grad;
   uint64_t seed = 10;
@@ -22,61 +24,88 @@ ConvStem random_stem() {
   return stem;
 }
 
-/// One layer, number by number: x [C, H, W].
-at::Tensor by_loops(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scale,
-                    const at::Tensor& shift, int64_t stride) {
+/// A convolution, number by number: x [C, H, W].
+at::Tensor convolved_by_loops(const at::Tensor& x, const at::Tensor& weight, int64_t stride) {
   const int64_t height = (x.size(1) + stride - 1) / stride,
                 width = (x.size(2) + stride - 1) / stride;
   at::Tensor out = at::zeros({weight.size(0), height, width}, x.options());
   auto y = out.accessor<double, 3>();
   const auto in = x.accessor<double, 3>();
   const auto w = weight.accessor<double, 4>();
-  for (int64_t row = 0; row < height; ++row) {
-    for (int64_t column = 0; column < width; ++column) {
-      double mean = 0.0, square = 0.0;
-      for (int64_t o = 0; o < weight.size(0); ++o) {
-        double sum = 0.0;
+  for (int64_t o = 0; o < weight.size(0); ++o) {
+    for (int64_t row = 0; row < height; ++row) {
+      for (int64_t column = 0; column < width; ++column) {
         for (int64_t c = 0; c < x.size(0); ++c) {
           for (int64_t k = 0; k < 9; ++k) {
             const int64_t r = row * stride + k / 3 - 1, z = column * stride + k % 3 - 1;
             const bool inside = r >= 0 && r < x.size(1) && z >= 0 && z < x.size(2);
-            if (inside) sum += w[o][c][k / 3][k % 3] * in[c][r][z];
+            if (inside) y[o][row][column] += w[o][c][k / 3][k % 3] * in[c][r][z];
           }
         }
-        y[o][row][column] = sum;
-        mean += sum / static_cast<double>(weight.size(0));
-        square += sum * sum / static_cast<double>(weight.size(0));
-      }
-      const double root = std::sqrt(square - mean * mean + 1e-6);
-      for (int64_t o = 0; o < weight.size(0); ++o) {
-        const double scaled = (y[o][row][column] - mean) / root * scale[o].item<double>();
-        y[o][row][column] = std::max(0.0, scaled + shift[o].item<double>());
       }
     }
   }
   return out;
 }
 
-TEST(ConvStem, EqualsPlainLoops) {
-  ConvStem stem = random_stem();
-  const torch::NoGradGuard no_grad;
-  const at::Tensor images = randn({3, 2, 6, 5}, 5);
-  const at::Tensor found = stem->forward(images);
-  ASSERT_EQ(found.sizes(), (std::vector<int64_t>{3, 4, 3, 3}));
-  const auto values = stem->named_parameters();
-  for (int64_t i = 0; i < images.size(0); ++i) {
-    at::Tensor x = images[i];
-    for (const int64_t layer : {0, 1}) {
-      const std::string number = std::to_string(layer), norm = "norms." + number;
-      x = by_loops(x, values["convs." + number + ".weight"], values[norm + ".weight"],
-                   values[norm + ".bias"], layer == 0 ? 1 : 2);
-    }
-    expect_close(found[i], x, 1e-10);
+/// A layer of the stem before ReLU: x [B, C, H, W]; value("norms.{}.weight") is one of its tensors.
+at::Tensor layer_by_loops(const at::Tensor& x, int64_t stride, bool training, const auto& value) {
+  const auto of_channels = [](const at::Tensor& numbers) { return numbers.view({1, -1, 1, 1}); };
+  std::vector<at::Tensor> maps;
+  for (const at::Tensor& image : x.unbind()) {
+    maps.push_back(convolved_by_loops(image, value("convs.{}.weight"), stride));
   }
+  const at::Tensor y = at::stack(maps);
+  at::Tensor mean, var;
+  if (!value("norms.{}.running_mean").defined()) {
+    mean = y.mean({1}, /*keepdim=*/true);
+    var = y.var({1}, /*unbiased=*/false, /*keepdim=*/true) + 1e-6;
+  } else if (training) {
+    mean = y.mean({0, 2, 3}, /*keepdim=*/true);
+    var = y.var({0, 2, 3}, /*unbiased=*/false, /*keepdim=*/true) + 1e-5;
+  } else {
+    mean = of_channels(value("norms.{}.running_mean"));
+    var = of_channels(value("norms.{}.running_var")) + 1e-5;
+  }
+  return (y - mean) / var.sqrt() * of_channels(value("norms.{}.weight")) +
+         of_channels(value("norms.{}.bias"));
 }
 
-TEST(ConvStem, ItsGradientsAreThoseOfDifferences) {
-  ConvStem stem = random_stem();
+void expect_equals_plain_loops(ConvStem stem) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> values;  // A forward pass in training changes some.
+  for (const auto& item : stem->named_parameters()) values[item.key()] = item.value().clone();
+  for (const auto& item : stem->named_buffers()) values[item.key()] = item.value().clone();
+  const at::Tensor images = randn({3, 2, 6, 5}, 5);
+  at::Tensor x = images;
+  for (const int64_t layer : {0, 1}) {
+    const auto value = [&](const std::string& name) {
+      return values[fmt::format(fmt::runtime(name), layer)];
+    };
+    x = layer_by_loops(x, layer == 0 ? 1 : 2, stem->is_training(), value).relu();
+  }
+  const at::Tensor found = stem->forward(images);
+  ASSERT_EQ(found.sizes(), (std::vector<int64_t>{3, 4, 3, 3}));
+  expect_close(found, x, 1e-10);
+}
+
+class ConvStemNorm : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Norms, ConvStemNorm, ::testing::Values("layer_norm", "batch_norm"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(ConvStemNorm, EqualsPlainLoops) {
+  ConvStem stem = random_stem(GetParam());
+  for (at::Tensor& buffer : stem->buffers()) {
+    if (buffer.is_floating_point()) buffer.copy_(randn(buffer.sizes().vec(), 3).abs() + 0.5);
+  }
+  stem->eval();
+  expect_equals_plain_loops(stem);
+  stem->train();
+  expect_equals_plain_loops(stem);
+}
+
+TEST_P(ConvStemNorm, ItsGradientsAreThoseOfDifferences) {
+  ConvStem stem = random_stem(GetParam());
   const auto forward = [&](const std::vector<at::Tensor>& inputs) {
     return stem->forward(inputs[0]);
   };

@@ -7,6 +7,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace moesaic::nn {
@@ -15,12 +16,14 @@ namespace moesaic::nn {
 struct StemLayer {
   int64_t channels = 0;
   int64_t stride = 1;
+  std::string norm = "layer_norm";  ///< Or "batch_norm".
 };
 
 /// Convolutions in front of a patch embedding ("Early Convolutions Help Transformers See Better",
-/// arXiv:2106.14881): each a 3x3 convolution without bias, a normalisation of every pixel over its
-/// channels, and ReLU. The normalisation is a LayerNorm where the paper has batch normalisation, so
-/// that an image does not depend on the rest of its batch, however it is divided.
+/// arXiv:2106.14881): each a 3x3 convolution without bias, a normalisation and ReLU. `batch_norm`
+/// is the paper's (momentum 0.1, epsilon 1e-5; in training over the batch of all processes).
+/// `layer_norm` normalises every pixel over its channels, so that an image does not depend on the
+/// rest of its batch, however it is divided.
 class ConvStemImpl : public torch::nn::Module {
  public:
   /// Draws the initial values from `generator`; `inputs` is the number of the images' channels.

@@ -102,9 +102,10 @@ at::Tensor sincos2d(const VMoEConfig& config) {
 double stem_products(const VMoEConfig& config) {
   double products = 0.0;
   int64_t pixels = config.image_size.height * config.image_size.width, inputs = config.channels;
-  for (const auto& [channels, stride] : config.stem) {
-    pixels /= stride * stride;
-    products += 9.0 * static_cast<double>(pixels * channels * std::exchange(inputs, channels));
+  for (const nn::StemLayer& layer : config.stem) {
+    pixels /= layer.stride * layer.stride;
+    products +=
+        9.0 * static_cast<double>(pixels * layer.channels * std::exchange(inputs, layer.channels));
   }
   return products;
 }

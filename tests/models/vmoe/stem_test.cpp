@@ -28,6 +28,8 @@ TEST(VMoEStem, AddsItsTensorsAndNoOthers) {
     EXPECT_EQ(same, name != "embedding.weight") << name;
   }
   EXPECT_EQ(convolved.size(), plain.size() + 2 * 3);
+  EXPECT_EQ(state_of(VMoE(with_stem({{6, 1, "batch_norm"}, {9, 2}}), 1)).size(),
+            convolved.size() + 3);
   EXPECT_EQ(convolved.at("stem.convs.1.weight").sizes(), (std::vector<int64_t>{9, 6, 3, 3}));
   EXPECT_EQ(convolved.at("stem.norms.1.bias").sizes(), (std::vector<int64_t>{9}));
   EXPECT_EQ(plain.at("embedding.weight").sizes(), (std::vector<int64_t>{12, 1, 2, 2}));
@@ -89,6 +91,7 @@ TEST(VMoEStem, ErrorsNameTheNearestValidChoice) {
   EXPECT_THAT(test::usage_of([&] { build_model(odd.root(), 0); }),
               HasSubstr("stem.0.stride 2 does not divide patch_size 7; choose 1"));
   EXPECT_THAT(refusal(R"([{"stride": 2}])"), HasSubstr("channels"));
+  EXPECT_THAT(refusal(R"([{"channels": 8, "norm": "batchnorm"}])"), HasSubstr("batch_norm"));
 }
 
 }  // namespace

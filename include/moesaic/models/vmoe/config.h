@@ -173,6 +173,10 @@ void describe(auto& f, StemLayer& c) {
   f("channels", c.channels, "number of filters of the convolution", required,
     between(1, kMaxChannels));
   f("stride", c.stride, "stride of the convolution; 2 halves the map", between(1, 2));
+  f("norm", c.norm,
+    "normalization of the maps; layer_norm: of a pixel over its channels; batch_norm: of a channel "
+    "over the batch",
+    one_of({"layer_norm", "batch_norm"}));
 }
 }  // namespace nn
 
@@ -230,7 +234,9 @@ struct VMoEConfig {
   /// Returns the height and width of a patch on the map that the patch embedding takes.
   Size2d embedding_patch_size() const {
     Size2d patch = patch_size;
-    for (const auto& [unused, stride] : stem) patch = {patch.height / stride, patch.width / stride};
+    for (const nn::StemLayer& layer : stem) {
+      patch = {patch.height / layer.stride, patch.width / layer.stride};
+    }
     return patch;
   }
   /// Returns the number of an image's patches.
@@ -255,7 +261,7 @@ void describe(auto& f, VMoEConfig& c) {
   f("channels", c.channels, "number of image channels", between(1, kMaxChannels));
   f("patch_size", c.patch_size, "height and width of a patch, in pixels", between(1, kMaxImage));
   f("stem", c.stem,
-    "convolutions (3 x 3) before the patch embedding, each with a LayerNorm and ReLU; their "
+    "convolutions (3 x 3) before the patch embedding, each with a normalization and ReLU; their "
     "strides divide patch_size, which counts pixels of the image; empty: none");
   f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
   f("num_classes", c.num_classes,

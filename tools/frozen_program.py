@@ -128,7 +128,7 @@ class Proof:
         home = pathlib.Path(json.loads(self.run("list", "recipes", "--json").stdout)[0]).parents[3]
         self.home = work / "home"
         self.home.mkdir()
-        for name in ("models", "checkpoints"):
+        for name in ("models", "checkpoints", "tools", "python"):
             (self.home / name).symlink_to(home / name)
         shutil.copytree(home / "datasets", self.home / "datasets", ignore=shutil.ignore_patterns("cache"))
         for path in self.home.glob("datasets/cifar*.json"):

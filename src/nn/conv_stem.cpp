@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "moesaic/base/error.h"
 #include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/init.h"
@@ -20,8 +21,10 @@ ConvStemImpl::ConvStemImpl(int64_t inputs, const std::vector<StemLayer>& layers,
     convs->push_back(conv);
     if (norm == "batch_norm") {
       norms->push_back(BatchNorm2d(channels));
-    } else {
+    } else if (norm == "layer_norm") {
       norms->push_back(make_layer_norm(channels));
+    } else {
+      fail_usage("ConvStem: unknown norm '{}'; choose layer_norm or batch_norm", norm);
     }
     inputs = channels;
   }

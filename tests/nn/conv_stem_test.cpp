@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "support/tensors.h"
 
@@ -125,6 +126,11 @@ TEST(ConvStem, StartsWithUnitVarianceFromItsGeneratorAlone) {
     EXPECT_TRUE(torch::equal(item.value(), wanted[item.key()])) << item.key();
   }
   EXPECT_NEAR(wanted["convs.1.weight"].std().item<double>(), 1.0 / std::sqrt(64 * 9), 1e-3);
+}
+
+TEST(ConvStem, RefusesAnUnknownNorm) {
+  const std::vector<StemLayer> layers = {{4, 1, "group_norm"}};
+  EXPECT_THROW(ConvStem(3, layers, make_generator(1)), Error);
 }
 
 }  // namespace

@@ -201,6 +201,12 @@ class Sweep {
                       : folder(index) / "train" / "checkpoints" / phase.name;
   }
 
+  /// The network before fine-tuning, which is the last phase: criteria compare with it.
+  fs::path pretrained(int64_t index) const {
+    const size_t phases = train_.phases.size();
+    return phases > 1 ? phase_checkpoint(train_.phases[phases - 2], index) : fs::path(train_.init);
+  }
+
   fs::path start_of(const Network& network, int64_t index) const {
     return network.criterion.empty() ? phase_checkpoint(train_.phases.back(), index)
                                      : folder(index) / "pruned" / network.folder();
@@ -288,8 +294,7 @@ class Sweep {
     options.finetuned = phase_checkpoint(train_.phases.back(), index);
     const CriterionChoice choice = config_.choice(network.criterion);
     if (criterion_of(choice.criterion).needs_pretrained) {
-      options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
-                                                    : fs::path(train_.init);
+      options.pretrained = pretrained(index);
     }
     options.out = out;
     options.prune.criterion = choice.criterion;

@@ -285,6 +285,11 @@ const std::vector<Metric>& sweep_metrics(bool is_of_network) {
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
   SweepPlan plan{.shape = build_initial_meta_model(first_run(config))};
+  for (const PhaseConfig& phase : sweep_train(config).phases) {
+    if (const auto& upcycling = phase.on_entry.upcycle) {
+      plan.shape = plan.shape->upcycled(*upcycling, /*seed=*/0);
+    }
+  }
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
   plan.num_experts = experts_of_group(*plan.shape);

@@ -107,4 +107,10 @@ void define(torch::Library& m, const char* schema) {
   }
 }
 
+/// Registers `kernel`, which takes checked arguments, for the device of the library block.
+template <class Op, auto kernel>
+void implement(torch::Library& m) {
+  m.impl(Op::kName, Op::template run<kernel>);
+}
+
 }  // namespace moesaic::ops

@@ -301,11 +301,11 @@ RowTensors adaptive(const Tensor& logits_TE, const AdaptiveOptions& options) {
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CompositeExplicitAutograd, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::run<token_choice>);
-  m.impl("route_token_choice_backward", TokenChoiceBackward::run<token_choice_backward>);
-  m.impl("route_expert_choice", ExpertChoiceOperator::run<expert_choice>);
-  m.impl("route_expert_choice_backward", ExpertChoiceBackward::run<expert_choice_backward>);
-  m.impl("route_adaptive", AdaptiveOperator::run<adaptive>);
+  implement<TokenChoiceOperator, token_choice>(m);
+  implement<TokenChoiceBackward, token_choice_backward>(m);
+  implement<ExpertChoiceOperator, expert_choice>(m);
+  implement<ExpertChoiceBackward, expert_choice_backward>(m);
+  implement<AdaptiveOperator, adaptive>(m);
 }
 
 }  // namespace moesaic::ops

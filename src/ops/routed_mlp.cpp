@@ -81,7 +81,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "bool packed=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  m.impl("routed_mlp", RoutedMlpOperator::run<in_three_steps>);
+  implement<RoutedMlpOperator, in_three_steps>(m);
 }
 
 }  // namespace

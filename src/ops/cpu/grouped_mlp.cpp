@@ -98,8 +98,8 @@ GroupedMlpGradients grouped_mlp_backward_cpu(const GroupedMlpBackwardArguments& 
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("grouped_mlp", GroupedMlpOperator::run<grouped_mlp_cpu>);
-  m.impl("grouped_mlp_backward", GroupedMlpBackward::run<grouped_mlp_backward_cpu>);
+  implement<GroupedMlpOperator, grouped_mlp_cpu>(m);
+  implement<GroupedMlpBackward, grouped_mlp_backward_cpu>(m);
 }
 
 }  // namespace

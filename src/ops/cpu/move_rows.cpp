@@ -125,10 +125,10 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const CombineBackwardArg
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("dispatch", DispatchOperator::run<dispatch_cpu>);
-  m.impl("dispatch_backward", DispatchBackward::run<dispatch_backward_cpu>);
-  m.impl("combine", CombineOperator::run<combine_cpu>);
-  m.impl("combine_backward", CombineBackward::run<combine_backward_cpu>);
+  implement<DispatchOperator, dispatch_cpu>(m);
+  implement<DispatchBackward, dispatch_backward_cpu>(m);
+  implement<CombineOperator, combine_cpu>(m);
+  implement<CombineBackward, combine_backward_cpu>(m);
 }
 
 }  // namespace

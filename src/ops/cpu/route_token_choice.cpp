@@ -217,8 +217,8 @@ at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::run<route_token_choice_cpu>);
-  m.impl("route_token_choice_backward", TokenChoiceBackward::run<route_token_choice_backward_cpu>);
+  implement<TokenChoiceOperator, route_token_choice_cpu>(m);
+  implement<TokenChoiceBackward, route_token_choice_backward_cpu>(m);
 }
 
 }  // namespace

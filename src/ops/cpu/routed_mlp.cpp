@@ -170,7 +170,7 @@ Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("routed_mlp", RoutedMlpOperator::run<routed_mlp_cpu>);
+  implement<RoutedMlpOperator, routed_mlp_cpu>(m);
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ std::string_view scale_name(Scale scale) {
 
 std::string Experiment::command() const {
   std::string command = "moesaic reproduce " + name;
-  for (const std::string& assignment : overrides) command += " " + assignment;
+  for (const std::string& assignment : overrides) command += " " + shell_quoted(assignment);
   return command + fmt::format(" --scale {}", scale_name(scale));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
 
 #include "experiment_run.h"
@@ -36,6 +37,18 @@ ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) 
         "finetuned takes the place of train's phases and needs train.init, which criteria compare "
         "with",
         {"finetuned"}};
+  }
+  for (size_t i = 0; i < train.phases.size(); ++i) {
+    if (!train.phases[i].on_entry.prune) continue;
+    return {"phases of train cannot prune, since the sweep prunes what they leave; leave it out",
+            {fmt::format("train.phases.{}.on_entry.prune", i)}};
+  }
+  const EntryConfig& entry = config.recover->on_entry;
+  if (entry.prune || entry.upcycle || !entry.restore.empty()) {
+    return {
+        "recovery trains the pruned network as it is; leave out 'prune', 'upcycle' and "
+        "'restore'",
+        {"recover.on_entry"}};
   }
   if (config.recover->data == train.phases.back().data) return {};
   return {
@@ -116,6 +129,36 @@ RunConfig first_run(const RunsConfig& config) {
   }
   run.phases.push_back(*config.sweep.recover);
   return run;
+}
+
+/// Returns the network on the meta device that the phases of training leave. Throws Error (usage)
+/// where it has no experts, or where a criterion compares with a network that has none.
+std::shared_ptr<Model> trained_shape(const RunsConfig& config) {
+  std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config)), pretrained = shape;
+  std::map<std::string, std::shared_ptr<Model>> ended;
+  for (const PhaseConfig& phase : sweep_train(config).phases) {
+    pretrained = shape;
+    const EntryConfig& entry = phase.on_entry;
+    if (const auto found = ended.find(entry.restore); found != ended.end()) shape = found->second;
+    if (entry.upcycle) shape = shape->upcycled(*entry.upcycle, /*seed=*/0);
+    ended[phase.name] = shape;
+  }
+  if (shape->moe_blocks().empty()) {
+    fail_usage(
+        "{}: the network has no experts to prune; give it some by train.model, or by "
+        "on_entry.upcycle of a phase",
+        location_of(config.source, {"keep"}));
+  }
+  if (!pretrained->moe_blocks().empty()) return shape;
+  for (const std::string& text : config.sweep.criteria) {
+    const std::string criterion = CriterionChoice::parse(text).criterion;
+    if (!criterion_of(criterion).needs_pretrained) continue;
+    fail_usage(
+        "{}: criterion '{}' compares with the network before the last phase, which has no "
+        "experts; upcycle in an earlier phase, or choose a criterion such as 'reap'",
+        location_of(config.source, {"criteria"}), criterion);
+  }
+  return shape;
 }
 
 std::string replacement(const SweepConfig& sweep, const SweepPlan& plan,
@@ -207,8 +250,14 @@ ConfigProblem config_problem(const LayerChoice& choice) {
 
 ConfigProblem sweep_problem(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes",
-                          "phase_metrics", "snapshots", "plots", "fits", "ratios"}) {
+  if (config.source.find("max_steps") != nullptr) {
+    return {
+        "'max_steps' is not for pruned networks; set the steps of phases, such as "
+        "train.phases.0.steps",
+        {"max_steps"}};
+  }
+  for (const char* key : {"rows", "grid", "separator", "set", "probes", "phase_metrics",
+                          "snapshots", "plots", "fits", "ratios"}) {
     if (config.source.find(key) == nullptr) continue;
     return {fmt::format("'keep' and '{}' exclude one another: 'keep' makes the rows", key), {key}};
   }
@@ -284,12 +333,7 @@ const std::vector<Metric>& sweep_metrics(bool is_of_network) {
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
-  SweepPlan plan{.shape = build_initial_meta_model(first_run(config))};
-  for (const PhaseConfig& phase : sweep_train(config).phases) {
-    if (const auto& upcycling = phase.on_entry.upcycle) {
-      plan.shape = plan.shape->upcycled(*upcycling, /*seed=*/0);
-    }
-  }
+  SweepPlan plan{.shape = trained_shape(config)};
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
   plan.num_experts = experts_of_group(*plan.shape);

@@ -230,7 +230,11 @@ std::string describe_run(const RunConfig& config, const Model& model,
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
                   model.config().at("name").get<std::string>(), model.num_parameters());
-  if (model.moe_blocks().empty()) text += "experts       none are routed: nothing can be pruned\n";
+  const bool upcycles = std::ranges::any_of(
+      phases, [](const PhasePlan& phase) { return phase.config.on_entry.upcycle.has_value(); });
+  if (model.moe_blocks().empty() && !upcycles) {
+    text += "experts       none are routed: nothing can be pruned\n";
+  }
   text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
   const auto every = [](const Interval& interval) {
     return interval.count == 0 ? "never" : "every " + to_text(interval);
@@ -243,7 +247,9 @@ std::string describe_run(const RunConfig& config, const Model& model,
     const EntryConfig& entry = phase.config.on_entry;
     std::vector<std::string> actions;
     if (!entry.restore.empty()) actions.push_back("restore " + entry.restore);
-    if (entry.upcycle) actions.push_back(fmt::format("{} experts", entry.upcycle->num_experts));
+    if (entry.upcycle) {
+      actions.push_back(fmt::format("upcycle to {} experts", entry.upcycle->num_experts));
+    }
     if (entry.prune) {
       actions.push_back(
           fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(), entry.prune->criterion));

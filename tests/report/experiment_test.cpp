@@ -207,7 +207,13 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
        "export is keep 2 by 'magnitude', which is not part of the sweep; choose "
        "export.criterion=router-norm-change, or export=null for none"},
       {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
-      {"max_steps=3", "'keep' and 'max_steps' exclude one another: 'keep' makes the rows"},
+      {"max_steps=3",
+       "'max_steps' is not for pruned networks; set the steps of phases, such as "
+       "train.phases.0.steps"},
+      {"recover.on_entry.restore=pretrain",
+       "recovery trains the pruned network as it is; leave out 'prune', 'upcycle' and 'restore'"},
+      {R"(train.phases.1.on_entry.prune={"keep": 2, "criterion": "magnitude"})",
+       "phases of train cannot prune, since the sweep prunes what they leave; leave it out"},
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
        "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",

@@ -16,6 +16,29 @@ std::vector<std::string> texts_of(const std::vector<std::string>& changes) {
   return texts;
 }
 
+TEST_F(SweepChoices, RefusesANetworkWithoutExpertsBeforeItTrains) {
+  const auto phases = [](const std::string& entry) {
+    return R"(train.phases=[
+      {"name": "dense", "data": "two", "batch_size": 6, "steps": 3, "optimizer": {"lr": 0.02}},
+      {"name": "last", "data": "two", "batch_size": 6, "steps": 3, "optimizer": {"lr": 0.02},
+       "on_entry": {)" +
+           entry + "}}]";
+  };
+  const std::string dense = "train.model.encoder.moe.layers=[]";
+  const std::string upcycle = R"("upcycle": {"num_experts": 4, "layers": [1]})";
+  EXPECT_THAT(error_of([&] {
+                run(out, {dense, phases("")});
+              }),
+              HasSubstr("the network has no experts to prune; give it some by train.model, or by "
+                        "on_entry.upcycle of a phase"));
+  EXPECT_THAT(error_of([&] {
+                run(out, {dense, phases(upcycle)});
+              }),
+              HasSubstr("criterion 'router-norm-change' compares with the network before the last "
+                        "phase, which has no experts; upcycle in an earlier phase"));
+  EXPECT_FALSE(fs::exists(out / "seed5"));
+}
+
 TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
   const std::vector<std::string> changes = {"keep=[2]",
                                             "export=null",

@@ -408,8 +408,8 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   const std::shared_ptr<Model> before_shape = meta_model_of(before);
   if (before_shape->moe_blocks().empty()) {
     fail_usage(
-        "prune: --pretrained {} is dense, so it has no routers to compare with; leave it out, and "
-        "choose a criterion such as reap or router-magnitude",
+        "prune: --pretrained {} is dense, so it has no routers or experts to compare with; choose "
+        "a criterion that needs no pretrained network, such as reap or router-magnitude",
         options.pretrained.string());
   }
   // What changed between two networks that are not one means nothing.

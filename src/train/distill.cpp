@@ -8,6 +8,7 @@
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/suggestions.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/autocast.h"
@@ -53,22 +54,25 @@ std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          bool may_be_missing) {
   const std::string place = locations.find({"distill.teacher", "distill"});
   const std::string start = locations.at_place(place);
+  std::vector<std::string> earlier;
+  for (const PhaseConfig& phase : phases) {
+    if (phase.name == locations.phase().name) break;
+    earlier.push_back(phase.name);
+  }
   if (std::ranges::find(phases, teacher, &PhaseConfig::name) != phases.end()) {
-    std::string earlier;
-    for (const PhaseConfig& phase : phases) {
-      if (phase.name == locations.phase().name) break;
-      earlier += phase.name + ", ";
-    }
-    fail_usage("{}: teacher '{}' is no earlier phase; choose {}a run or a checkpoint", start,
-               teacher, earlier);
+    earlier.emplace_back("a run or a checkpoint");
+    fail_usage("{}: teacher '{}' is no earlier phase; choose {}", start, teacher,
+               fmt::join(earlier, ", "));
   }
   if (!path_exists(teacher)) {
-    if (may_be_missing) {
+    const bool is_path = teacher.find('/') != std::string::npos;
+    if (may_be_missing && is_path) {
       log_warning("{}: teacher {} is not here; it is left unchecked", start, teacher);
       return std::nullopt;
     }
+    const std::string hint = is_path ? "" : did_you_mean(teacher, earlier);
     fail_usage("{}: teacher '{}' is neither an earlier phase nor a checkpoint{}", start, teacher,
-               nearest_network(teacher));
+               hint.empty() ? nearest_network(teacher) : "; " + hint);
   }
   return at_location(place, [&] {
     const Checkpoint found = load_newest_checkpoint(

@@ -99,7 +99,7 @@ TEST(Distillation, RefusesATeacherThatDoesNotFitOrIsNotThere) {
   EXPECT_THAT(refusal({R"(phases.recover.distill={"teacher": "pretrain"})"}),
               HasSubstr("phase 'recover': the teacher has other classes than the network"));
   EXPECT_THAT(refusal({R"(phases.recover.distill={"teacher": "fine"})"}),
-              HasSubstr("is neither an earlier phase nor a checkpoint"));
+              HasSubstr("'fine' is neither an earlier phase nor a checkpoint; did you mean"));
   EXPECT_THAT(refusal({R"(phases.recover.distill={"teacher": "recover"})"}),
               HasSubstr("teacher 'recover' is no earlier phase; choose pretrain, finetune, prune, "
                         "a run or a checkpoint"));

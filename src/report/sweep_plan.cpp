@@ -137,9 +137,9 @@ std::shared_ptr<Model> trained_shape(const RunsConfig& config) {
   std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config)), pretrained = shape;
   std::map<std::string, std::shared_ptr<Model>> ended;
   for (const PhaseConfig& phase : sweep_train(config).phases) {
-    pretrained = shape;
     const EntryConfig& entry = phase.on_entry;
     if (const auto found = ended.find(entry.restore); found != ended.end()) shape = found->second;
+    pretrained = shape;
     if (entry.upcycle) shape = shape->upcycled(*entry.upcycle, /*seed=*/0);
     ended[phase.name] = shape;
   }
@@ -154,7 +154,8 @@ std::shared_ptr<Model> trained_shape(const RunsConfig& config) {
     const std::string criterion = CriterionChoice::parse(text).criterion;
     if (!criterion_of(criterion).needs_pretrained) continue;
     fail_usage(
-        "{}: criterion '{}' compares with the network before the last phase, which has no "
+        "{}: criterion '{}' compares with the network that the last phase begins with, which has "
+        "no "
         "experts; upcycle in an earlier phase, or choose a criterion such as 'reap'",
         location_of(config.source, {"criteria"}), criterion);
   }

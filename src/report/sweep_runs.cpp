@@ -201,10 +201,14 @@ class Sweep {
                       : folder(index) / "train" / "checkpoints" / phase.name;
   }
 
-  /// The network before fine-tuning, which is the last phase: criteria compare with it.
+  /// The network that fine-tuning, the last phase, begins with: criteria compare with it.
   fs::path pretrained(int64_t index) const {
-    const size_t phases = train_.phases.size();
-    return phases > 1 ? phase_checkpoint(train_.phases[phases - 2], index) : fs::path(train_.init);
+    const std::vector<PhaseConfig>& phases = train_.phases;
+    if (phases.size() < 2) return train_.init;
+    const auto restored =
+        std::ranges::find(phases, phases.back().on_entry.restore, &PhaseConfig::name);
+    return phase_checkpoint(restored == phases.end() ? phases[phases.size() - 2] : *restored,
+                            index);
   }
 
   fs::path start_of(const Network& network, int64_t index) const {

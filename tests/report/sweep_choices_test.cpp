@@ -34,9 +34,35 @@ TEST_F(SweepChoices, RefusesANetworkWithoutExpertsBeforeItTrains) {
   EXPECT_THAT(error_of([&] {
                 run(out, {dense, phases(upcycle)});
               }),
-              HasSubstr("criterion 'router-norm-change' compares with the network before the last "
-                        "phase, which has no experts; upcycle in an earlier phase"));
+              HasSubstr("criterion 'router-norm-change' compares with the network that the last "
+                        "phase begins with, which has no experts; upcycle in an earlier phase"));
   EXPECT_FALSE(fs::exists(out / "seed5"));
+}
+
+TEST_F(SweepChoices, ThePlanFollowsARestoredPhase) {
+  const std::string upcycle = R"("upcycle": {"num_experts": 4, "layers": [1]})";
+  const auto phases = [&](const std::string& last) {
+    return R"(train.phases=[
+      {"name": "dense", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02}},
+      {"name": "mixture", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02},
+       "on_entry": {)" +
+           upcycle + R"(}},
+      {"name": "last", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02},
+       "on_entry": {"restore": "dense")" +
+           last + "}}]";
+  };
+  const std::string dense = "train.model.encoder.moe.layers=[]";
+  const std::string any = R"(criteria=["random"])";
+  EXPECT_EQ(texts_of({dense, "export=null", any, "keep=[2]", phases(", " + upcycle)}),
+            (std::vector<std::string>{"4 of 4", "2 of 4"}));
+  EXPECT_THAT(error_of([&] {
+                texts_of({dense, phases("")});
+              }),
+              HasSubstr("the network has no experts to prune"));
+  EXPECT_THAT(error_of([&] {
+                texts_of({dense, phases(", " + upcycle)});
+              }),
+              HasSubstr("compares with the network that the last phase begins with"));
 }
 
 TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {

@@ -182,22 +182,28 @@ TEST_F(SweepRuns, OfOnePhaseIsComparedWithWhatItBeganWith) {
   EXPECT_EQ(kept[0].layer->kept(), plan.layers[0].kept);
 }
 
-TEST_F(SweepRuns, OfAnUpcycledNetworkIsComparedWithTheMixtureBeforeFineTuning) {
-  const std::string phases = R"(train.phases=[
-    {"name": "dense", "data": "three", "batch_size": 6, "steps": 3,
-     "optimizer": {"name": "adamw", "lr": 0.02}},
-    {"name": "mixture", "data": "three", "batch_size": 6, "steps": 3,
-     "optimizer": {"name": "adamw", "lr": 0.02},
-     "on_entry": {"upcycle": {"num_experts": 4, "layers": [1]}}},
-    {"name": "finetune", "data": "two", "batch_size": 6, "steps": 20,
-     "optimizer": {"name": "adamw", "lr": 0.01}, "on_entry": {"new_head": true}}])";
-  run(out, {"keep=[2]", "train.model.encoder.moe.layers=[]", phases});
-  const auto kept = load_model(first / "pruned" / "keep2-router-norm-change")->moe_blocks();
-  const PrunePlan plan =
-      plan_pruning(*load_model(first / "train"),
-                   load_model(first / "train" / "checkpoints" / "mixture").get(),
-                   "router-norm-change", KeepSpec::count(2));
-  EXPECT_EQ(kept[0].layer->kept(), plan.layers[0].kept);
+TEST_F(SweepRuns, OfAnUpcycledNetworkIsComparedWithWhatFineTuningBeganWith) {
+  const std::string before = R"(train.phases=[
+    {"name": "dense", "data": "three", "batch_size": 6, "steps": 3, "optimizer": {"lr": 0.02}},
+    {"name": "mixture", "data": "three", "batch_size": 6, "steps": 3, "optimizer": {"lr": 0.02},
+     "on_entry": {"upcycle": {"num_experts": 4, "layers": [1]}}},)";
+  const std::string aside = R"({"name": "aside", "data": "three", "batch_size": 6, "steps": 1,
+     "optimizer": {"lr": 0.02}, "on_entry": {"restore": "dense"}},)";
+  const auto last = [](const std::string& entry) {
+    return R"({"name": "finetune", "data": "two", "batch_size": 6, "steps": 20,
+     "optimizer": {"lr": 0.01}, "on_entry": {"new_head": true)" +
+           entry + "}}]";
+  };
+  const std::string restore = R"(, "restore": "mixture")";
+  for (const std::string& phases : {before + last(""), before + aside + last(restore)}) {
+    fs::remove_all(out);
+    run(out, {"keep=[2]", "train.model.encoder.moe.layers=[]", phases});
+    const auto kept = load_model(first / "pruned" / "keep2-router-norm-change")->moe_blocks();
+    const PrunePlan plan = plan_pruning(
+        *load_model(first / "train"), load_model(first / "train" / "checkpoints" / "mixture").get(),
+        "router-norm-change", KeepSpec::count(2));
+    EXPECT_EQ(kept[0].layer->kept(), plan.layers[0].kept);
+  }
 }
 
 TEST_F(SweepRuns, OfAFineTunedNetworkTrainsNothingBeforePruning) {

@@ -12,11 +12,7 @@
 namespace moesaic::vmoe_checkpoint {
 namespace {
 
-struct NumpyDtype {
-  std::string_view name;
-  std::size_t size;
-};
-constexpr NumpyDtype kNumpyDtypes[] = {
+constexpr std::pair<std::string_view, std::size_t> kNumpyDtypes[] = {
     {"float32", 4}, {"bfloat16", 2}, {"float16", 2}, {"float64", 8}, {"bool", 1},
     {"int8", 1},    {"int16", 2},    {"int32", 4},   {"int64", 8},   {"uint8", 1},
     {"uint16", 2},  {"uint32", 4},   {"uint64", 8}};
@@ -82,20 +78,19 @@ void Layout::sort() {
 }
 
 std::optional<std::size_t> Layout::find(Box wanted) const {
-  std::size_t first = 0;  // by hand: clang 14 refuses libstdc++'s views
-  for (std::size_t left = size(); left > 0;) {
-    const std::size_t half = left / 2;
-    const bool is_before = kBoxBefore(box(first + half), wanted);
-    first += is_before ? half + 1 : 0;
-    left = is_before ? left - half - 1 : half;
-  }
-  if (first == size() || !std::ranges::equal(box(first), wanted)) return std::nullopt;
-  return first;
+  const auto box_of = [this](const uint32_t& shard) {
+    return box(static_cast<std::size_t>(&shard - shards.data()));
+  };
+  const auto first = std::ranges::lower_bound(shards, wanted, kBoxBefore, box_of);
+  if (first == shards.end() || !std::ranges::equal(box_of(*first), wanted)) return std::nullopt;
+  return static_cast<std::size_t>(first - shards.begin());
 }
 
 std::optional<std::size_t> find_dtype_size(std::string_view dtype) {
-  const auto* const found = std::ranges::find(kNumpyDtypes, dtype, &NumpyDtype::name);
-  return found == std::end(kNumpyDtypes) ? std::nullopt : std::optional(found->size);
+  for (const auto& [name, size] : kNumpyDtypes) {
+    if (name == dtype) return size;
+  }
+  return std::nullopt;
 }
 
 std::size_t dtype_size(std::string_view dtype) {
@@ -114,14 +109,13 @@ std::optional<uint64_t> find_byte_count(const Shape& shape, std::size_t element_
 
 uint64_t byte_count(const Entry& entry) {
   if (const auto bytes = find_byte_count(entry.shape, dtype_size(entry.dtype))) return *bytes;
-  fail("array {}: {} of shape [{}] needs more than 2^63 bytes", printable(entry.name), entry.dtype,
-       fmt::join(entry.shape, ", "));
+  fail("array {}: {} of shape {} needs more than 2^63 bytes", printable(entry.name), entry.dtype,
+       shape_text(entry.shape));
 }
 
 uint64_t volume(Box box) {
   uint64_t elements = 1;
   for (std::size_t a = 0; a < box.size(); a += 2) {
-    if (box[a] == box[a + 1]) return 0;
     elements *= static_cast<uint64_t>(box[a + 1] - box[a]);
   }
   return elements;
@@ -147,11 +141,9 @@ Layout cut(const Shape& shape, std::size_t element_size, uint64_t max_chunk_byte
   Shape extent = shape;
   uint64_t bytes = find_byte_count(shape, element_size).value_or(0);
   while (bytes > max_chunk_bytes) {
-    auto axis = extent.end();
-    for (auto a = extent.begin(); a != extent.end(); ++a) {
-      if (*a > 1 && (axis == extent.end() || *a < *axis)) axis = a;
-    }
-    if (axis == extent.end()) break;
+    const auto axis = std::ranges::min_element(
+        extent, [](int64_t a, int64_t b) { return a > 1 && (b <= 1 || a < b); });
+    if (axis == extent.end() || *axis <= 1) break;
     const int64_t parts = smallest_prime_factor(*axis);
     *axis /= parts;
     bytes /= static_cast<uint64_t>(parts);

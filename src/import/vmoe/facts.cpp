@@ -12,7 +12,7 @@ using vmoe_checkpoint::Entry;
 constexpr std::string_view kBlock = "Encoder/encoderblock_";
 
 std::string is_shape(const Entry& entry) {
-  return fmt::format("{} is [{}]", entry.name, fmt::join(entry.shape, ", "));
+  return fmt::format("{} is {}", entry.name, shape_text(entry.shape));
 }
 
 class FactReader {

@@ -52,8 +52,7 @@ std::string shape_problem(const VMoERule& rule, std::vector<int64_t> from,
   if (!axis) return fmt::format("expand_tile: no axis {} among {}", rule.axis, from.size() + 1);
   from.insert(from.begin() + *axis, rule.repeats);
   if (from == to) return "";
-  return fmt::format("expand_tile {} {} makes it [{}]", rule.axis, rule.repeats,
-                     fmt::join(from, ", "));
+  return fmt::format("expand_tile {} {} makes it {}", rule.axis, rule.repeats, shape_text(from));
 }
 
 /// Throws Error where an array cannot become the target's.
@@ -67,8 +66,8 @@ void check_move(const Entry& source, const VMoERule& rule, const VMoEArray& targ
   const std::string problem = shape_problem(rule, source.shape, target.shape);
   if (problem.empty()) return;
   const std::string as = source.name == target.name ? "" : fmt::format(" '{}'", target.name);
-  fail("{}: array '{}' is [{}], the network's{} is [{}]: {}", from, source.name,
-       fmt::join(source.shape, ", "), as, fmt::join(target.shape, ", "), problem);
+  fail("{}: array '{}' is {}, the network's{} is {}: {}", from, source.name,
+       shape_text(source.shape), as, shape_text(target.shape), problem);
 }
 
 }  // namespace

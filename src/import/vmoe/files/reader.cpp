@@ -94,7 +94,7 @@ class IndexParser {
     const auto element = find_dtype_size(array.dtype);
     if (!element) in.refuse(dtype_start, "unknown dtype {}", printable(array.dtype));
     if (!find_byte_count(array.shape, *element)) {
-      in.refuse(shape_start, "shape [{}] is larger than any file", fmt::join(array.shape, ", "));
+      in.refuse(shape_start, "shape {} is larger than any file", shape_text(array.shape));
     }
     in.boolean("the weak flag");
     if (in.map("the named shape") != 0) in.refuse(in.position(), "the named shape must be empty");
@@ -284,9 +284,9 @@ void check_claims(const Index& index, const std::vector<MappedShard>& shards,
     const uint64_t bytes = byte_count(array);
     if (bytes > all - taken) {
       fail(
-          "{}: array {}: {} of shape [{}] needs {} bytes; the shards have {} in all, {} of them "
+          "{}: array {}: {} of shape {} needs {} bytes; the shards have {} in all, {} of them "
           "for other arrays; a shard may be cut short, their bytes are {}",
-          file, printable(array.name), array.dtype, fmt::join(array.shape, ", "), bytes, all, taken,
+          file, printable(array.name), array.dtype, shape_text(array.shape), bytes, all, taken,
           fmt::join(sizes, ", "));
     }
     taken += bytes;

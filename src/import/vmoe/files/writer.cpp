@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -199,8 +197,8 @@ void write(const fs::path& prefix, std::vector<Entry> entries, const Source& sou
     const Array& array = index.arrays[i];
     const std::span<const std::byte> values = source(array);
     if (values.size() != byte_count(array)) {
-      fail("{}: array {}: {} of shape [{}] does not have {} bytes", file, printable(array.name),
-           array.dtype, fmt::join(array.shape, ", "), values.size());
+      fail("{}: array {}: {} of shape {} does not have {} bytes", file, printable(array.name),
+           array.dtype, shape_text(array.shape), values.size());
     }
     put_array(shards, array, i, values, options.max_piece_bytes);
   }

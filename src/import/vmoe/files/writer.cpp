@@ -142,17 +142,6 @@ void put_chunk(ShardFile& shard, const Array& array, Box box, std::span<const st
   shard.put(Output().extension(kPlaceType, box_body(box)));
 }
 
-void put_array(std::deque<ShardFile>& shards, const Array& array, std::size_t number,
-               std::span<const std::byte> values, uint64_t max_piece_bytes) {
-  for (const auto& [shard, count] : chunks_by_shard(array)) {
-    shards[shard].put(Output().string(std::to_string(number)).array(count));
-  }
-  const Layout& layout = array.layout;
-  for (std::size_t chunk = 0; chunk < layout.size(); ++chunk) {
-    put_chunk(shards[layout.shards[chunk]], array, layout.box(chunk), values, max_piece_bytes);
-  }
-}
-
 // Commits the shards, then the index, whose predecessor is removed before; on failure withdraws
 // all, the index first.
 void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index, const fs::path& index_place) {
@@ -200,7 +189,13 @@ void write(const fs::path& prefix, std::vector<Entry> entries, const Source& sou
       fail("{}: array {}: {} of shape {} does not have {} bytes", file, printable(array.name),
            array.dtype, shape_text(array.shape), values.size());
     }
-    put_array(shards, array, i, values, options.max_piece_bytes);
+    for (const auto& [shard, chunks] : chunks_by_shard(array)) {
+      shards[shard].put(Output().string(std::to_string(i)).array(chunks));
+    }
+    const Layout& layout = array.layout;
+    for (std::size_t c = 0; c < layout.size(); ++c) {
+      put_chunk(shards[layout.shards[c]], array, layout.box(c), values, options.max_piece_bytes);
+    }
   }
   AtomicFile index_file(index_place);
   index_file.write(text);

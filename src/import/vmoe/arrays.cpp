@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
@@ -219,6 +218,10 @@ std::optional<at::ScalarType> scalar_type_of(const std::string& dtype) {
   return found == kTypes.end() ? std::nullopt : std::optional(found->second);
 }
 
+bool is_float(const std::string& dtype) {
+  return at::isFloatingType(scalar_type_of(dtype).value_or(at::kBool));
+}
+
 at::Tensor stored_array(const vmoe_checkpoint::Reader& reader, const Entry& entry) {
   at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype).value());
   reader.read(entry, std::span(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
@@ -270,16 +273,13 @@ VMoEFileArrays arrays_of_files(const fs::path& path) {
   arrays.others = static_cast<int64_t>(reader->entries().size() - arrays.entries.size());
   arrays.shards = reader->shard_count();
   arrays.read = [reader, from = arrays.from, branch = arrays.branch](const Entry& entry) {
-    if (const auto type = scalar_type_of(entry.dtype); !type || !at::isFloatingType(*type)) {
+    if (!is_float(entry.dtype)) {
       fail("{}: array '{}' of {} cannot be read as float32", from, entry.name, entry.dtype);
     }
     const Entry stored{branch + entry.name, entry.dtype, entry.shape};
     at::Tensor out = stored_array(*reader, stored).to(at::kFloat);
-    const std::span values(out.const_data_ptr<float>(), static_cast<size_t>(out.numel()));
-    if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
-      fail("{}: array '{}' holds NaN, infinity or what float32 cannot hold", from, stored.name);
-    }
-    return out;
+    if (all_finite(out)) return out;
+    fail("{}: array '{}' holds NaN, infinity or what float32 cannot hold", from, stored.name);
   };
   return arrays;
 }

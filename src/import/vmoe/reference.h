@@ -50,6 +50,8 @@ at::Tensor array_of_tensor(const VMoETensor& tensor, size_t array, const at::Ten
 /// Returns the dtype of an array; unsigned integers become signed, which preserves equality.
 /// Nothing for an unknown one.
 std::optional<at::ScalarType> scalar_type_of(const std::string& dtype);
+/// Returns whether a dtype is of floating point, as those of parameters are.
+bool is_float(const std::string& dtype);
 /// Returns an array as it is stored.
 at::Tensor stored_array(const vmoe_checkpoint::Reader& reader, const vmoe_checkpoint::Entry& entry);
 

@@ -72,7 +72,7 @@ TensorMap stored_arrays(const fs::path& path) {
 TensorMap as_float(const VMoEArrays& arrays) {
   TensorMap tensors;
   for (const Entry& entry : arrays.entries) {
-    if (entry.dtype.find("float") != std::string::npos) tensors[entry.name] = arrays.read(entry);
+    if (is_float(entry.dtype)) tensors[entry.name] = arrays.read(entry);
   }
   return tensors;
 }
@@ -161,8 +161,7 @@ void export_vmoe(const Model& model, const fs::path& prefix,
   for (Entry& entry : entries) {
     const auto stored = array_dtypes.find(entry.name);
     if (stored != array_dtypes.end()) entry.dtype = stored->second;
-    const auto type = scalar_type_of(entry.dtype);
-    if (!type || !at::isFloatingType(*type)) {
+    if (!is_float(entry.dtype)) {
       fail("export: '{}' cannot be written as {}", entry.name, entry.dtype);
     }
   }

@@ -58,10 +58,9 @@ std::string shape_problem(const VMoERule& rule, std::vector<int64_t> from,
 /// Throws Error where an array cannot become the target's.
 void check_move(const Entry& source, const VMoERule& rule, const VMoEArray& target,
                 const std::string& from) {
-  static constexpr std::array kFloats = {"float16", "bfloat16", "float32", "float64"};
-  if (std::ranges::find(kFloats, source.dtype) == kFloats.end()) {
-    fail("{}: array '{}' is {}; a parameter is one of {}", from, source.name, source.dtype,
-         fmt::join(kFloats, ", "));
+  if (!is_float(source.dtype)) {
+    fail("{}: array '{}' is {}; a parameter is one of float16, bfloat16, float32, float64", from,
+         source.name, source.dtype);
   }
   const std::string problem = shape_problem(rule, source.shape, target.shape);
   if (problem.empty()) return;

@@ -153,6 +153,12 @@ const std::map<std::string, SettingGroup>& groups() {
   return list;
 }
 
+/// Meaning of null. For most settings it is the same as leaving them out; the reference treats a
+/// null `deterministic` of a router as false.
+const std::map<std::string, Json> kMeantByNull = {
+    {"capacity_multiple_of", 1}, {"representation_size", 0},      {"classes", 0},
+    {"num_classes", 0},          {"deterministic", kNoiseAlways}, {"head_bias_init", nullptr}};
+
 /// Translates names and values of the reference.
 class Translation {
  public:
@@ -167,16 +173,6 @@ class Translation {
   }
 
  private:
-  /// Returns the meaning of null. For most settings it is the same as leaving them out; the
-  /// reference treats a null `deterministic` of a router as false.
-  static std::optional<Json> meant_by_null(const std::string& key) {
-    if (key == "capacity_multiple_of") return 1;
-    if (key == "representation_size" || key == "classes" || key == "num_classes") return 0;
-    if (key == "deterministic") return kNoiseAlways;
-    if (key == "head_bias_init") return Json(nullptr);
-    return std::nullopt;
-  }
-
   void add(const SettingGroup& known, const std::string& path, const Value::Member& member,
            Value::Object& members) {
     const std::string name = config_detail::join_path(path, member.key);
@@ -193,17 +189,15 @@ class Translation {
       fail_usage("{}: '{}' is given twice: '{}' is the same setting; leave one out",
                  member.origin.text(), name, config_.given_names.at(inner));
     }
-    if (member.value.is_null()) {
-      if (const auto meant = meant_by_null(member.key)) {
-        config_.given_names[inner] = name;
-        members.push_back({key, member.origin, Value::from_json(*meant, member.value.where())});
-      }
-      return;
+    Value value = member.value;
+    if (value.is_null()) {
+      const auto meant = kMeantByNull.find(member.key);
+      if (meant == kMeantByNull.end()) return;
+      value = Value::from_json(meant->second, value.where());
+    } else if (alias != known.renamed.end() && alias->second.second) {
+      value = alias->second.second(value, name);
     }
     config_.given_names[inner] = name;
-    Value value = member.value;
-    if (alias != known.renamed.end() && alias->second.second)
-      value = alias->second.second(value, name);
     members.push_back({key, member.origin, groups().contains(inner) ? group(value, inner) : value});
   }
 

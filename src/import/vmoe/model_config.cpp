@@ -116,12 +116,10 @@ struct SettingGroup {
 
 template <class Config>
 std::vector<std::string> keys_of() {
-  Config config;
-  const Value nothing = Value::from_json(Json::object(), "");
-  const std::string path;
-  config_detail::KeyCollector keys(nothing, path);
-  describe(keys, config);
-  return keys.keys();
+  const Json defaults = to_json(Config{});
+  std::vector<std::string> keys;
+  for (const auto& [key, unused] : defaults.items()) keys.push_back(key);
+  return keys;
 }
 
 const std::map<std::string, SettingGroup>& groups() {
@@ -159,59 +157,49 @@ const std::map<std::string, Json> kMeantByNull = {
     {"capacity_multiple_of", 1}, {"representation_size", 0},      {"classes", 0},
     {"num_classes", 0},          {"deterministic", kNoiseAlways}, {"head_bias_init", nullptr}};
 
-/// Translates names and values of the reference.
-class Translation {
- public:
-  explicit Translation(VMoEModelConfig& config) : config_(config) {}
+[[noreturn]] void refuse_setting(const SettingGroup& known, const std::string& path,
+                                 const Value::Member& member) {
+  std::vector<std::string> names = known.own;
+  for (const auto& [name, unused] : known.renamed) names.push_back(name);
+  names.insert(names.end(), known.unused.begin(), known.unused.end());
+  fail_usage("{}: unknown key '{}'{}; {}", member.origin.text(), member.key,
+             path.empty() ? "" : " in " + path, did_you_mean(member.key, names));
+}
 
-  Value group(const Value& given, const std::string& path) {
-    Value::Object members;
-    for (const Value::Member& member : given.members(path)) {
-      add(groups().at(path), path, member, members);
-    }
-    return Value(given.origin(), std::move(members));
-  }
-
- private:
-  void add(const SettingGroup& known, const std::string& path, const Value::Member& member,
-           Value::Object& members) {
+/// Translates the names and values of a group of settings; `config` gets the names as given, and
+/// those of unused settings.
+Value translated(const Value& given, const std::string& path, VMoEModelConfig& config) {
+  const SettingGroup& known = groups().at(path);
+  Value::Object members;
+  for (const Value::Member& member : given.members(path)) {
     const std::string name = config_detail::join_path(path, member.key);
+    Value value = member.value;
     if (std::ranges::find(known.unused, member.key) != known.unused.end()) {
-      check_unused(name, member.value);
-      config_.unused.push_back(name);
-      return;
+      check_unused(name, value);
+      config.unused.push_back(name);
+      continue;
     }
     const auto alias = known.renamed.find(member.key);
     const std::string key = alias == known.renamed.end() ? member.key : alias->second.first;
-    if (std::ranges::find(known.own, key) == known.own.end()) refuse(known, path, member);
+    if (std::ranges::find(known.own, key) == known.own.end()) refuse_setting(known, path, member);
     const std::string inner = config_detail::join_path(path, key);
     if (std::ranges::find(members, key, &Value::Member::key) != members.end()) {
       fail_usage("{}: '{}' is given twice: '{}' is the same setting; leave one out",
-                 member.origin.text(), name, config_.given_names.at(inner));
+                 member.origin.text(), name, config.given_names.at(inner));
     }
-    Value value = member.value;
     if (value.is_null()) {
       const auto meant = kMeantByNull.find(member.key);
-      if (meant == kMeantByNull.end()) return;
+      if (meant == kMeantByNull.end()) continue;
       value = Value::from_json(meant->second, value.where());
     } else if (alias != known.renamed.end() && alias->second.second) {
       value = alias->second.second(value, name);
     }
-    config_.given_names[inner] = name;
-    members.push_back({key, member.origin, groups().contains(inner) ? group(value, inner) : value});
+    config.given_names[inner] = name;
+    if (groups().contains(inner)) value = translated(value, inner, config);
+    members.push_back({key, member.origin, std::move(value)});
   }
-
-  [[noreturn]] static void refuse(const SettingGroup& known, const std::string& path,
-                                  const Value::Member& member) {
-    std::vector<std::string> names = known.own;
-    for (const auto& [name, unused] : known.renamed) names.push_back(name);
-    names.insert(names.end(), known.unused.begin(), known.unused.end());
-    fail_usage("{}: unknown key '{}'{}; {}", member.origin.text(), member.key,
-               path.empty() ? "" : " in " + path, did_you_mean(member.key, names));
-  }
-
-  VMoEModelConfig& config_;
-};
+  return Value(given.origin(), std::move(members));
+}
 
 /// Adds defaults of the reference that differ from ours; expert choice has no auxiliary losses
 /// there.
@@ -349,7 +337,7 @@ VMoEModelConfig vmoe_model_config(const Value& root) {
     config.is_of_reference = !is_family(of_class);
     config.is_dense = of_class == kDenseClass;
   }
-  config.model = Translation(config).group(given, "");
+  config.model = translated(given, "", config);
   if (config.model.find("name") == nullptr) {
     fail_usage("{}: missing key 'name'; choose one of {}", given.where(), fmt::join(kNames, ", "));
   }

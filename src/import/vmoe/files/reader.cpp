@@ -195,67 +195,55 @@ uint64_t visit_pieces(Input& input, const Entry& entry, auto&& visit) {
   return total;
 }
 
+// Finds the next chunk of an array in the index and records its offset.
+void parse_chunk(Input& input, Array& array, uint32_t shard) {
+  const uint64_t start = input.position();
+  const uint64_t found = visit_pieces(input, array, [](auto&&...) {});
+  const uint64_t place = input.position();
+  std::vector<int64_t> box;
+  read_box(input.extension(kPlaceType, "a chunk's place"), array.shape, box);
+  const auto chunk = array.layout.find(box);
+  if (!chunk || array.layout.shards[*chunk] != shard) {
+    input.refuse(place, "the index has no chunk {} in this shard", box_text(box));
+  }
+  uint64_t& offset = array.layout.offsets[*chunk];
+  if (offset != kNowhere) input.refuse(place, "chunk {} stands here twice", box_text(box));
+  if (found != volume(box)) {
+    input.refuse(start, "chunk {} has {} elements, its pieces have {}", box_text(box), volume(box),
+                 found);
+  }
+  offset = start;
+}
+
 // Finds the chunks of one shard and records their offsets.
-class ShardParser {
- public:
-  ShardParser(const MappedShard& shard, uint32_t number, std::vector<Array>& arrays)
-      : input_(shard.mapping.bytes(), shard.file), number_(number), arrays_(arrays) {}
-
-  void parse() {
-    const uint64_t keys = input_.map("the shard");
-    bool marked = false;
-    for (uint64_t i = 0; i < keys; ++i) {
-      const uint64_t start = input_.position();
-      const std::string_view key = input_.string("a key");
-      if (key != kChunksKey) {
-        Array& array = array_of(start, key);
-        input_.set_array(array.name);
-        const uint64_t chunks = input_.array("the chunks");
-        for (uint64_t c = 0; c < chunks; ++c) chunk(array);
-        input_.set_array({});
-      } else {
-        if (marked || !input_.boolean(key)) input_.refuse(start, "{} must be true, once", key);
-        marked = true;
-      }
+void parse_shard(const MappedShard& shard, uint32_t shard_number, std::vector<Array>& arrays) {
+  Input input(shard.mapping.bytes(), shard.file);
+  const uint64_t keys = input.map("the shard");
+  bool marked = false;
+  for (uint64_t i = 0; i < keys; ++i) {
+    const uint64_t start = input.position();
+    const std::string_view key = input.string("a key");
+    if (key == kChunksKey) {
+      if (marked || !input.boolean(key)) input.refuse(start, "{} must be true, once", key);
+      marked = true;
+      continue;
     }
-    input_.end("the shard");
-    if (!marked) input_.refuse(0, "no key {}", kChunksKey);
-  }
-
- private:
-  Array& array_of(uint64_t start, std::string_view key) {
     const auto number = parsed_number<std::size_t>(key);
-    const bool canonical = key == "0" || !key.starts_with('0');
-    if (!number || !canonical) {
-      input_.refuse(start, "key {} is not an array number", printable(key));
+    if (!number || std::to_string(*number) != key) {  // No other form, such as "01".
+      input.refuse(start, "key {} is not an array number", printable(key));
     }
-    if (*number < arrays_.size()) return arrays_[*number];
-    input_.refuse(start, "array number {}, the index has {} arrays", *number, arrays_.size());
+    if (*number >= arrays.size()) {
+      input.refuse(start, "array number {}, the index has {} arrays", *number, arrays.size());
+    }
+    Array& array = arrays[*number];
+    input.set_array(array.name);
+    const uint64_t chunks = input.array("the chunks");
+    for (uint64_t c = 0; c < chunks; ++c) parse_chunk(input, array, shard_number);
+    input.set_array({});
   }
-
-  void chunk(Array& array) {
-    const uint64_t start = input_.position();
-    const uint64_t found = visit_pieces(input_, array, [](auto&&...) {});
-    const uint64_t place = input_.position();
-    read_box(input_.extension(kPlaceType, "a chunk's place"), array.shape, box_);
-    const auto chunk = array.layout.find(box_);
-    if (!chunk || array.layout.shards[*chunk] != number_) {
-      input_.refuse(place, "the index has no chunk {} in this shard", box_text(box_));
-    }
-    uint64_t& offset = array.layout.offsets[*chunk];
-    if (offset != kNowhere) input_.refuse(place, "chunk {} stands here twice", box_text(box_));
-    if (found != volume(box_)) {
-      input_.refuse(start, "chunk {} has {} elements, its pieces have {}", box_text(box_),
-                    volume(box_), found);
-    }
-    offset = start;
-  }
-
-  Input input_;
-  uint32_t number_;
-  std::vector<Array>& arrays_;
-  std::vector<int64_t> box_;
-};
+  input.end("the shard");
+  if (!marked) input.refuse(0, "no key {}", kChunksKey);
+}
 
 std::vector<MappedShard> map_shards(const fs::path& prefix, int64_t count) {
   std::vector<MappedShard> shards;
@@ -348,7 +336,7 @@ Reader::Reader(const fs::path& prefix) {
     if (!problem.empty()) fail("{}: array {}: {}", file, printable(array.name), problem);
   }
   for (std::size_t i = 0; i < shards_.size(); ++i) {
-    ShardParser(shards_[i], static_cast<uint32_t>(i), index_.arrays).parse();
+    parse_shard(shards_[i], static_cast<uint32_t>(i), index_.arrays);
     shards_[i].mapping.release(shards_[i].mapping.bytes());
   }
   check_found(index_, shards_);

@@ -155,8 +155,7 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 }  // namespace
 
 std::string vmoe_lacks(const VMoEConfig& config) {
-  const VMoEConfig plain;
-  const VMoEEncoderConfig &encoder = config.encoder, &usual = plain.encoder;
+  const VMoEEncoderConfig usual, &encoder = config.encoder;
   if (!config.stem.empty()) return "stem";
   if (config.num_registers > 0) return "num_registers";
   if (config.norm_after_pooling) return "norm_after_pooling";
@@ -319,8 +318,8 @@ fs::path vmoe_prefix(const fs::path& given) {
   const std::string hint =
       meant ? fmt::format("did you mean '{}'?", (given.parent_path() / *meant).string())
             : did_you_mean("", prefixes);
-  fail_usage("{}: {}{}{}", is_folder ? given.string() : index.string(),
-             is_folder ? "a folder, not the prefix of files" : "no such file", "; ",
+  fail_usage("{}: {}; {}", is_folder ? given.string() : index.string(),
+             is_folder ? "a folder, not the prefix of files" : "no such file",
              hint.empty() ? "a checkpoint has the files PREFIX.index and PREFIX.data-nnnnn-of-NNNNN"
                           : hint);
 }

@@ -75,8 +75,7 @@ VMoEArrays arrays_of_network(const VMoEConfig& config, TensorMap state, const st
 /// "params/", "target/", ...; names are relative to the branch.
 struct VMoEFileArrays : VMoEArrays {
   std::string branch;  ///< "" if the parameters are the whole checkpoint.
-  int64_t others =
-      0;  ///< Number of arrays in other branches, e.g. the optimizer state or the step.
+  int64_t others = 0;  ///< Arrays in other branches, e.g. the optimizer state or the step.
   int64_t shards = 0;
 };
 /// Returns the parameters in files; each is read when it is asked for.

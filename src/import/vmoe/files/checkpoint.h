@@ -47,10 +47,9 @@ struct Entry {
 /// Chunks of one array, in flat vectors, since an index may list many.
 struct Layout {
   std::size_t rank = 0;
-  std::vector<int64_t> bounds = {};   // Boxes of all chunks, concatenated.
-  std::vector<uint32_t> shards = {};  // Shard of every chunk.
-  std::vector<uint64_t> offsets =
-      {};  // Offset of every chunk in its shard; kNowhere until it is found.
+  std::vector<int64_t> bounds = {};    // Boxes of all chunks, concatenated.
+  std::vector<uint32_t> shards = {};   // Shard of every chunk.
+  std::vector<uint64_t> offsets = {};  // Of every chunk in its shard; kNowhere until it is found.
 
   std::size_t size() const { return shards.size(); }
   Box box(std::size_t chunk) const { return Box(bounds).subspan(2 * rank * chunk, 2 * rank); }

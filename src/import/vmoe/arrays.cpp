@@ -16,14 +16,6 @@ using vmoe_checkpoint::Entry;
 
 using Shape = std::vector<int64_t>;
 
-/// Returns the shape of the array in the layout of this library.
-Shape native_shape(const VMoEArray& array) {
-  Shape shape = array.view;
-  for (size_t i = 0; i < array.axes.size(); ++i)
-    shape[i] = array.view[static_cast<size_t>(array.axes[i])];
-  return shape;
-}
-
 class VMoETable {
  public:
   explicit VMoETable(const VMoEConfig& config) : config_(config), d_(config.hidden_size) {
@@ -54,8 +46,12 @@ class VMoETable {
 
  private:
   void add(const std::string& name, std::vector<VMoEArray> arrays) {
-    Shape shape = native_shape(arrays.front());
-    shape.front() *= static_cast<int64_t>(arrays.size());
+    const VMoEArray& first = arrays.front();
+    Shape shape = first.view;
+    for (size_t i = 0; i < first.axes.size(); ++i) {
+      shape[i] = first.view[static_cast<size_t>(first.axes[i])];
+    }
+    shape.front() *= std::ssize(arrays);
     tensors.push_back({name, std::move(shape), std::move(arrays)});
   }
 
@@ -185,20 +181,18 @@ at::Tensor tensor_of_arrays(const VMoETensor& tensor,
     return array(first).contiguous().view(tensor.shape);
   }
   at::Tensor whole = at::empty(tensor.shape, at::kFloat);
-  int64_t row = 0;
-  for (const VMoEArray& part : tensor.arrays) {
-    const int64_t rows = native_shape(part).front();
+  const std::vector<at::Tensor> places = whole.chunk(std::ssize(tensor.arrays));
+  for (size_t a = 0; a < places.size(); ++a) {
+    const VMoEArray& part = tensor.arrays[a];
     const at::Tensor values = array(part).contiguous().view(part.view);
-    whole.narrow(0, row, rows).copy_(part.axes.empty() ? values : values.permute(part.axes));
-    row += rows;
+    places[a].copy_(part.axes.empty() ? values : values.permute(part.axes));
   }
   return whole;
 }
 
 at::Tensor array_of_tensor(const VMoETensor& tensor, size_t array, const at::Tensor& values) {
   const VMoEArray& part = tensor.arrays.at(array);
-  const int64_t rows = native_shape(part).front();
-  const at::Tensor own = values.narrow(0, static_cast<int64_t>(array) * rows, rows);
+  const at::Tensor own = values.chunk(std::ssize(tensor.arrays))[array];
   Shape back(part.axes.size());
   for (size_t i = 0; i < back.size(); ++i) {
     back[static_cast<size_t>(part.axes[i])] = static_cast<int64_t>(i);

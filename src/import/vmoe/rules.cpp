@@ -26,14 +26,6 @@ VMoETransform transform_from_value(const Value& value) {
              did_you_mean(given, std::span(kTransforms).subspan(1)));
 }
 
-/// Returns the index of the new axis, which counts from the end if negative; nothing if out of
-/// range.
-std::optional<int64_t> new_axis(const VMoERule& rule, size_t rank) {
-  const auto max = static_cast<int64_t>(rank);
-  const int64_t axis = rule.axis < 0 ? rule.axis + max + 1 : rule.axis;
-  return axis < 0 || axis > max ? std::nullopt : std::optional(axis);
-}
-
 std::string shape_problem(const VMoERule& rule, std::vector<int64_t> from,
                           const std::vector<int64_t>& to) {
   switch (rule.transform) {
@@ -48,9 +40,12 @@ std::string shape_problem(const VMoERule& rule, std::vector<int64_t> from,
     case VMoETransform::expand_tile:
       break;
   }
-  const auto axis = new_axis(rule, from.size());
-  if (!axis) return fmt::format("expand_tile: no axis {} among {}", rule.axis, from.size() + 1);
-  from.insert(from.begin() + *axis, rule.repeats);
+  const int64_t count = std::ssize(from) + 1;  // Axes with the new one; negative: from the end.
+  const int64_t axis = rule.axis < 0 ? rule.axis + count : rule.axis;
+  if (axis < 0 || axis >= count) {
+    return fmt::format("expand_tile: no axis {} among {}", rule.axis, count);
+  }
+  from.insert(from.begin() + axis, rule.repeats);
   if (from == to) return "";
   return fmt::format("expand_tile {} {} makes it {}", rule.axis, rule.repeats, shape_text(from));
 }
@@ -181,7 +176,7 @@ at::Tensor moved(const VMoEMove& move, const at::Tensor& values, const VMoEArray
     case VMoETransform::expand_tile:
       break;
   }
-  return values.unsqueeze(*new_axis(move.rule, move.source.shape.size())).expand(target.shape);
+  return values.unsqueeze(move.rule.axis).expand(target.shape);
 }
 
 }  // namespace moesaic

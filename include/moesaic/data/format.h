@@ -107,7 +107,7 @@ bool is_endless(const auto& config) {
 /// completes in `info` the names of classes, groups or targets, and the directions.
 template <class Config>
 DatasetFormat generated_format(std::string name, std::string description,
-                               std::function<MakeInputs(const Config&, DatasetInfo& info)> make) {
+                               MakeInputs (*make)(const Config&, DatasetInfo& info)) {
   using Settings = GeneratedSettings<Config>;
   return {.settings = NamedSettings(std::move(name), Settings{}),
           .description = std::move(description),

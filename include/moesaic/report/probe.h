@@ -59,12 +59,15 @@ class ProbedModel {
 
 /// A named measurement of a network.
 struct Probe {
+  using Metrics = std::vector<Metric>(const Model& model, const DataSplits& data);
+  using Measure = void(ProbedModel& subject, Measurement& measurement);
+
   std::string description;  ///< Description for lists of probes.
   /// Returns the metrics of the probe for such a network (which may be on the meta device) and
   /// data; empty where there is nothing to measure, e.g. dispatch without a router.
-  std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;
+  std::function<Metrics> metrics;
   /// Adds a number or a table for each of these metrics but optional ones. Runs in inference mode.
-  std::function<void(ProbedModel& subject, Measurement& measurement)> measure;
+  std::function<Measure> measure;
 };
 
 /// Returns a table of numbers_RC, with a name for each row and column.

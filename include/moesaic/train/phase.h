@@ -227,17 +227,19 @@ at::Tensor router_rows(const nn::MoELayer& layer);
 /// Writes the router's rows whose experts exist.
 void set_router_rows(const nn::MoELayer& layer, const at::Tensor& router_Kd);
 
-/// Adds a kind of phases of a class to the registry, whose add() it returns.
-template <class Made, class Config>
-bool add_phase_kind(const std::string& name, const Config& defaults, std::string description,
-                    decltype(PhaseKind::plan) plan) {
+/// Adds a kind of phases of class Made to the registry, whose add() it returns.
+template <class Made, class Config, auto plan_phase>
+bool add_phase_kind(const std::string& name, const std::string& description) {
   const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<Made>(plan, std::move(context));
   };
-  return phase_kinds().add(name, {.settings = NamedSettings(name, defaults),
-                                  .description = std::move(description),
-                                  .plan = std::move(plan),
+  return phase_kinds().add(name, {.settings = NamedSettings(name, Config{}),
+                                  .description = description,
+                                  .plan = plan_phase,
                                   .make = make});
 }
+
+/// An add_phase_kind(): a constinit constant, since initialisers of other files call it.
+using AddPhaseKind = bool (*const)(const std::string& name, const std::string& description);
 
 }  // namespace moesaic

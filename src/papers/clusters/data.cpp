@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/format.h"
 #include "moesaic/papers/clusters.h"
 
 namespace moesaic {
@@ -107,22 +106,5 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
   });
   return examples;
 }
-
-[[maybe_unused]] const bool kClusterData = [] {
-  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
-    info.classes = {"-1", "+1"};
-    info.groups = numbered("cluster ", config.num_clusters);
-    const ClusterSignals signals = cluster_signals(config);
-    info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
-    return [config, signals, split = info.split](int64_t first, int64_t count) {
-      return cluster_examples(config, signals, split, first, count);
-    };
-  };
-  DatasetFormat format = generated_format<ClusterMixtureConfig>(
-      "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
-  format.fill_info = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
-  dataset_formats().add("clusters", std::move(format));
-  return true;
-}();
 
 }  // namespace moesaic

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "moesaic/base/suggestions.h"
-#include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
@@ -437,13 +436,5 @@ std::optional<torch::jit::Module> ImageMoE::torchscript(const script::Context& c
                              experts_of(context, moe, *experts, input_shape()),
                              script::input_check_source(input_shape()) + y);
 }
-
-[[maybe_unused]] const bool kClusterModels =
-    families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
-                                    "mixture of two-layer convolutional networks over patches "
-                                    "(clusters paper, section 3.2)")) &&
-    families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
-                                  "mixture of convolutional networks that routes whole "
-                                  "images (clusters paper, section 6.2)"));
 
 }  // namespace moesaic

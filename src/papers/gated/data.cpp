@@ -7,10 +7,10 @@
 
 #include "losses.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/format.h"
 #include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/softmax_exp.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -165,22 +165,18 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
   return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
-[[maybe_unused]] const bool kGatedData = dataset_formats().add(
-    "gated",
-    generated_format<GatedMixtureConfig>(
-        "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)",
-        [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
-          info.targets = {"y"};
-          const GatedTruth truth = gated_truth(config);
-          info.directions = {{"regressor", truth.a_kd}};
-          const bool has_biases = !config.gate_biases.empty();
-          if (truth.w_kd.size(0) > 0) {
-            info.directions["gate"] =
-                has_biases ? at::cat({truth.w_kd, truth.b_k.unsqueeze(1)}, 1) : truth.w_kd;
-          }
-          return [config, truth, split = info.split](int64_t first, int64_t count) {
-            return gated_examples(config, truth, split, first, count);
-          };
-        }));
+MakeInputs gated_inputs(const GatedMixtureConfig& config, DatasetInfo& info) {
+  info.targets = {"y"};
+  const GatedTruth truth = gated_truth(config);
+  info.directions = {{"regressor", truth.a_kd}};
+  const bool has_biases = !config.gate_biases.empty();
+  if (truth.w_kd.size(0) > 0) {
+    info.directions["gate"] =
+        has_biases ? at::cat({truth.w_kd, truth.b_k.unsqueeze(1)}, 1) : truth.w_kd;
+  }
+  return [config, truth, split = info.split](int64_t first, int64_t count) {
+    return gated_examples(config, truth, split, first, count);
+  };
+}
 
 }  // namespace moesaic

@@ -2,7 +2,6 @@
 #include <torch/torch.h>
 
 #include "losses.h"
-#include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/enum_names.h"
@@ -216,13 +215,5 @@ std::map<std::string, at::Tensor> Gru::gates_over_time(const at::Tensor& images_
   const nn::GruStates out = gru->forward(images_BCHW.squeeze(1));
   return {{"update", out.update.mean(2)}, {"reset", out.reset.mean(2)}};
 }
-
-[[maybe_unused]] const bool kGatedModels =
-    families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
-                                  "mixture of regressors with a softmax gate (gated paper)")) &&
-    families().add(
-        kGru, family_of<Gru, GruConfig>(
-                  "gated recurrent unit (GRU) as a mixture of experts, which classifies images row "
-                  "by row (gated paper, section 2)"));
 
 }  // namespace moesaic

@@ -13,6 +13,7 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/train/gradient_phase.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -347,6 +348,12 @@ class GatedEm final : public GatedPhase {
   at::Tensor x_, y_;
 };
 
+void plan_em(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+             const Dataset& data) {
+  const int64_t samples = settings_of<GatedEmConfig>(plan.config).num_samples;
+  plan_gated(plan, locations, model, data, samples, kBoth);
+}
+
 struct GatedSignsConfig {
   int64_t num_samples = 10240;
 };
@@ -373,33 +380,20 @@ class GatedSigns final : public GatedPhase {
   }
 };
 
+void plan_signs(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                const Dataset& data) {
+  const int64_t samples = settings_of<GatedSignsConfig>(plan.config).num_samples;
+  plan_gated(plan, locations, model, data, samples, kMoves);
+  if (plan.steps > 1) {
+    fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
+               locations.find({"steps", "epochs"}), plan.config.name, plan.steps);
+  }
+}
+
 }  // namespace
 
-[[maybe_unused]] const bool kGatedPhases =
-    add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
-                             "stochastic gradient descent of a gated mixture on "
-                             "fresh batches by the l4, l_log or squared loss",
-                             plan_sgd) &&
-    add_phase_kind<GatedEm>("gated_em", GatedEmConfig{},
-                            "expectation-maximisation of a gated mixture on a fixed set of samples",
-                            [](PhasePlan& plan, const SettingLocations& locations,
-                               const Model& model, const Dataset& data) {
-                              plan_gated(plan, locations, model, data,
-                                         settings_of<GatedEmConfig>(plan.config).num_samples,
-                                         kBoth);
-                            }) &&
-    add_phase_kind<GatedSigns>(
-        "gated_signs", GatedSignsConfig{},
-        "one step from the minimisers of the l4 loss to the regressors of a gated mixture, with "
-        "their signs",
-        [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
-           const Dataset& data) {
-          plan_gated(plan, locations, model, data,
-                     settings_of<GatedSignsConfig>(plan.config).num_samples, kMoves);
-          if (plan.steps > 1) {
-            fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
-                       locations.find({"steps", "epochs"}), plan.config.name, plan.steps);
-          }
-        });
+constinit AddPhaseKind add_gated_sgd = add_phase_kind<GatedSgd, GatedSgdConfig, plan_sgd>;
+constinit AddPhaseKind add_gated_em = add_phase_kind<GatedEm, GatedEmConfig, plan_em>;
+constinit AddPhaseKind add_gated_signs = add_phase_kind<GatedSigns, GatedSignsConfig, plan_signs>;
 
 }  // namespace moesaic

@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "moesaic/data/loader.h"
-#include "moesaic/papers/gated.h"
-#include "moesaic/report/probe.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -86,18 +85,6 @@ void add_gate_errors(const at::Tensor& w, const at::Tensor& true_w,
   error.gates = 1.0 - least;
 }
 
-std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
-  const auto learned = model.weight_directions();
-  const auto truth = data.at("train")->directions();
-  if (!learned.contains(kRegressor) || !truth.contains(kRegressor) ||
-      learned.at(kRegressor).size(0) != truth.at(kRegressor).size(0)) {
-    return {};
-  }
-  return {{"error_A", "regressor error", 4, false, false, 0.0, 1.0},
-          {"error_W", "gating error", 4, false, false, 0.0, 2.0},
-          {"recovered", "recovered, fraction of runs", 2, false, false, 0.0, 1.0}};
-}
-
 /// Returns the errors of a network, and whether it has learned any gates.
 std::pair<RecoveryError, bool> errors_of(ProbedModel& subject) {
   const auto learned = subject.model().weight_directions();
@@ -119,6 +106,45 @@ std::pair<RecoveryError, bool> errors_of(ProbedModel& subject) {
       gate.defined() && gate.abs().max().item<double>() > 0.0};
 }
 
+std::string table_name(const std::string& gate) {
+  return gate + "_gate";
+}
+
+struct Sums {
+  at::Tensor gates_CT, count_C;
+};
+
+}  // namespace
+
+RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
+                             const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
+  const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
+  const std::vector<int64_t> learned_of = best_permutation(cosines);
+  RecoveryError error;
+  for (int64_t i = 0; const int64_t learned : learned_of) {
+    const auto cosine = cosines[learned][i].item<double>();
+    error.regressors = std::max(error.regressors, 1.0 - cosine);
+    const at::Tensor off = a_kd[learned] - true_a_kd[i++];
+    error.regressors_distance = std::max(error.regressors_distance, off.norm().item<double>());
+  }
+  if (w_kd.defined() && w_kd.size(0) > 0) add_gate_errors(w_kd, true_w_kd, learned_of, error);
+  return error;
+}
+
+// The probe of recovery_error(): "error_A", "error_W", and "recovered", 1 where the first is at
+// most 0.05 and, unless all gates are 0, the second too.
+std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
+  const auto learned = model.weight_directions();
+  const auto truth = data.at("train")->directions();
+  if (!learned.contains(kRegressor) || !truth.contains(kRegressor) ||
+      learned.at(kRegressor).size(0) != truth.at(kRegressor).size(0)) {
+    return {};
+  }
+  return {{"error_A", "regressor error", 4, false, false, 0.0, 1.0},
+          {"error_W", "gating error", 4, false, false, 0.0, 2.0},
+          {"recovered", "recovered, fraction of runs", 2, false, false, 0.0, 1.0}};
+}
+
 void measure_recovery(ProbedModel& subject, Measurement& measurement) {
   const auto [error, gates_count] = errors_of(subject);
   const bool good = error.regressors <= kRecovered && (!gates_count || error.gates <= kRecovered);
@@ -127,6 +153,7 @@ void measure_recovery(ProbedModel& subject, Measurement& measurement) {
   measurement.numbers["recovered"] = good ? 1.0 : 0.0;
 }
 
+// The probe of the distances of recovery_error(), theorem 3's norm: "distance_A", "distance_W".
 std::vector<Metric> distance_metrics(const Model& model, const DataSplits& data) {
   if (recovery_metrics(model, data).empty()) return {};
   return {amount_metric("distance_A", "largest distance of a regressor", 4),
@@ -139,10 +166,8 @@ void measure_distance(ProbedModel& subject, Measurement& measurement) {
   measurement.numbers["distance_W"] = error.gates_distance;
 }
 
-std::string table_name(const std::string& gate) {
-  return gate + "_gate";
-}
-
+// The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
+// "<name>_gate" of their means over the test data, by class and step.
 std::vector<Metric> gates_metrics(const Model& model, const DataSplits& data) {
   if (data.at("test")->info().classes.empty()) return {};
   std::vector<int64_t> shape = model.input_shape();
@@ -154,10 +179,6 @@ std::vector<Metric> gates_metrics(const Model& model, const DataSplits& data) {
   }
   return metrics;
 }
-
-struct Sums {
-  at::Tensor gates_CT, count_C;
-};
 
 void measure_gates(ProbedModel& subject, Measurement& measurement) {
   const Dataset& data = subject.data("test");
@@ -185,42 +206,5 @@ void measure_gates(ProbedModel& subject, Measurement& measurement) {
                        sum.gates_CT / sum.count_C.clamp_min(1.0).unsqueeze(1));
   }
 }
-
-}  // namespace
-
-RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
-                             const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
-  const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
-  const std::vector<int64_t> learned_of = best_permutation(cosines);
-  RecoveryError error;
-  for (int64_t i = 0; const int64_t learned : learned_of) {
-    const auto cosine = cosines[learned][i].item<double>();
-    error.regressors = std::max(error.regressors, 1.0 - cosine);
-    const at::Tensor off = a_kd[learned] - true_a_kd[i++];
-    error.regressors_distance = std::max(error.regressors_distance, off.norm().item<double>());
-  }
-  if (w_kd.defined() && w_kd.size(0) > 0) add_gate_errors(w_kd, true_w_kd, learned_of, error);
-  return error;
-}
-
-[[maybe_unused]] const bool kGatedProbes =
-    // The probe of recovery_error(): "error_A", "error_W", and "recovered", 1 where the first is at
-    // most 0.05 and, unless all gates are 0, the second too.
-    probes().add("recovery",
-                 {.description =
-                      "errors of a gated mixture's regressors and gates against those of its data",
-                  .metrics = recovery_metrics,
-                  .measure = measure_recovery}) &&
-    // The probe of the distances of recovery_error(), theorem 3's norm: "distance_A", "distance_W".
-    probes().add(
-        "mixture_distance",
-        {.description = "distances of a gated mixture's regressors and gates from its data's",
-         .metrics = distance_metrics,
-         .measure = measure_distance}) &&
-    // The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
-    // "<name>_gate" of their means over the test data, by class and step.
-    probes().add("gates", {.description = "gates of a recurrent network at each step, by class",
-                           .metrics = gates_metrics,
-                           .measure = measure_gates});
 
 }  // namespace moesaic

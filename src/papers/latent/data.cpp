@@ -10,10 +10,9 @@
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/format.h"
 #include "moesaic/ops/function_attributes.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/latent.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -232,24 +231,20 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   return out;
 }
 
-[[maybe_unused]] const bool kLatentData = dataset_formats().add(
-    "latent",
-    generated_format<LatentClustersConfig>(
-        "latent", "generated inputs and targets with latent clusters (latent paper)",
-        [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
-          info.targets = {"y"};
-          info.groups = numbered("cluster ", config.num_clusters);
-          const std::string departed = assumption_violations(config);
-          if (info.split == "train" && !departed.empty()) {
-            log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
-                        info.name, departed);
-          }
-          const LatentTruth truth = latent_truth(config);
-          info.directions = {
-              {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
-          return [config, truth, split = info.split](int64_t first, int64_t count) {
-            return latent_examples(config, truth, split, first, count);
-          };
-        }));
+MakeInputs latent_inputs(const LatentClustersConfig& config, DatasetInfo& info) {
+  info.targets = {"y"};
+  info.groups = numbered("cluster ", config.num_clusters);
+  const std::string departed = assumption_violations(config);
+  if (info.split == "train" && !departed.empty()) {
+    log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
+                info.name, departed);
+  }
+  const LatentTruth truth = latent_truth(config);
+  info.directions = {
+      {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
+  return [config, truth, split = info.split](int64_t first, int64_t count) {
+    return latent_examples(config, truth, split, first, count);
+  };
+}
 
 }  // namespace moesaic

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -185,10 +184,5 @@ std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Context& 
       script::input_check_source(input_shape()) +
           "    inputs = images.flatten(1)\n    return self.moe.forward(inputs, inputs)\n");
 }
-
-[[maybe_unused]] const bool kLatentModels = families().add(
-    kLatentMoE,
-    family_of<LatentMoE, LatentMoEConfig>("mixture of two-layer networks with a linear router "
-                                          "(latent paper, section 3.2)"));
 
 }  // namespace moesaic

@@ -9,7 +9,7 @@
 
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "phase.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -303,6 +303,12 @@ class RouterAscent final : public LatentPhase {
   const RouterAscentConfig& config_;  ///< Part of plan_.
 };
 
+void plan_ascent(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                 const Dataset& data) {
+  const int64_t samples = settings_of<RouterAscentConfig>(plan.config).batch_size;
+  plan_latent(plan, locations, model, data, samples);
+}
+
 }  // namespace
 
 RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
@@ -348,18 +354,9 @@ void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model
   plan_steps(plan, locations, data, samples);
 }
 
-[[maybe_unused]] const bool kLatentPhases =
-    add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
-                                 "online steps of the first layers of two-layer experts, on unit "
-                                 "spheres (latent paper, phases I and III)",
-                                 plan_spherical) &&
-    add_phase_kind<RouterAscent>(
-        "router_ascent", RouterAscentConfig{},
-        "gradient ascent of the router of two-layer experts (latent paper, phase II)",
-        [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
-           const Dataset& data) {
-          plan_latent(plan, locations, model, data,
-                      settings_of<RouterAscentConfig>(plan.config).batch_size);
-        });
+constinit AddPhaseKind add_spherical_sgd =
+    add_phase_kind<SphericalSgd, SphericalSgdConfig, plan_spherical>;
+constinit AddPhaseKind add_router_ascent =
+    add_phase_kind<RouterAscent, RouterAscentConfig, plan_ascent>;
 
 }  // namespace moesaic

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "moesaic/report/probe.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -31,25 +31,6 @@ std::vector<int64_t> clusters_of_experts(const Model& model, const at::Tensor& m
       at::where(positive_KC.sum(1).eq(1), positive_KC.to(at::kInt).argmax(1), -1).contiguous();
   const auto* const own = own_K.const_data_ptr<int64_t>();
   return {own, own + own_K.numel()};
-}
-
-std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) {
-  if (!model.weight_directions().contains("router") ||
-      !data.at("train")->directions().contains("mean") || data.at("test")->info().groups.empty()) {
-    return {};
-  }
-  return {amount_metric("routed", "experts whose router is positive on one cluster's mean alone", 3,
-                        1.0),
-          amount_metric("covered", "clusters with such an expert", 3, 1.0),
-          {.name = "misrouted",
-           .label = "test samples on the wrong side of such an expert's router, %",
-           .is_optional = true,
-           .min = 0.0,
-           .max = 100.0},
-          amount_metric("wrong_pairs", "pairs of sample and expert that are wrong, %", 2, 100.0),
-          amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
-          table_metric("router_cosine", "cosine of router and mean"),
-          table_metric("router_leading", "mean of the largest cosine", 0)};
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
@@ -82,38 +63,6 @@ double overlap(const at::Tensor& mean_Cd) {
   return 0.5 * std::erfc(nearest / (2.0 * std::sqrt(2.0)));
 }
 
-void measure_routing(ProbedModel& subject, Measurement& measurement) {
-  const at::Tensor mean_Cd = subject.data("train").directions().at("mean");
-  const std::vector<int64_t> own = clusters_of_experts(subject.model(), mean_Cd);
-  std::set<int64_t> covered(own.begin(), own.end());
-  covered.erase(-1);
-  const auto routed =
-      static_cast<double>(own.size()) - static_cast<double>(std::count(own.begin(), own.end(), -1));
-  measurement.numbers["routed"] = routed / static_cast<double>(own.size());
-  measurement.numbers["covered"] =
-      static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
-  const Dataset& data = subject.data("test");
-  const DatasetInputs inputs = data.generate(0, data.size());
-  const at::Tensor router_Kd =
-      subject.model().weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
-  // Which expert, of those that exist, takes which test sample.
-  const at::Tensor takes_NK = inputs.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
-  const std::optional<double> wrong = misrouted(takes_NK, inputs.groups_N, own);
-  if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
-  measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);
-  const at::Tensor cosine_KC = cosines(subject.model(), mean_Cd);
-  // Every expert has a cluster here: that of the largest cosine, whatever the signs.
-  const at::Tensor is_own_NK = inputs.groups_N.unsqueeze(1).eq(cosine_KC.argmax(1));
-  measurement.numbers["wrong_pairs"] =
-      100.0 * takes_NK.ne(is_own_NK).to(at::kDouble).mean().item<double>();
-  const auto add_table = [&](const char* name, const at::Tensor& values_KC) {
-    measurement.tables[name] = measured_table(numbered("expert ", values_KC.size(0)),
-                                              numbered("v", values_KC.size(1)), values_KC);
-  };
-  add_table("router_cosine", cosine_KC);
-  add_table("router_leading", cosine_KC.eq(cosine_KC.amax(1, true)).to(at::kDouble));
-}
-
 constexpr double kAligned = 0.5;
 constexpr int64_t kBins = 10;
 
@@ -121,53 +70,6 @@ std::vector<std::string> task_names(int64_t clusters) {
   std::vector<std::string> names = numbered("w", clusters);
   names.emplace_back("wg");
   return names;
-}
-
-std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits& data) {
-  const auto weights = model.weight_directions();
-  const auto known = data.at("train")->directions();
-  if (!weights.contains("neuron") || !known.contains("local") || !known.contains("global")) {
-    return {};
-  }
-  const int64_t clusters = known.at("local").size(0);
-  const std::vector<std::string> tasks = task_names(clusters);
-  std::vector<Metric> metrics;
-  for (const std::string& task : tasks) {
-    metrics.push_back(amount_metric(
-        "max_" + task, "largest |alignment| with " + task + ", mean of experts", 3, 1.0));
-  }
-  for (const std::string& task : tasks) {
-    metrics.push_back(amount_metric("share_" + task, "neurons above 0.5 on " + task, 4, 1.0));
-  }
-  for (int64_t c = 1; c <= clusters; ++c) {
-    metrics.push_back(amount_metric(fmt::format("experts_{}", c),
-                                    fmt::format("experts led by w{}", c), 1,
-                                    static_cast<double>(weights.at("neuron").size(0))));
-  }
-  metrics.push_back(table_metric("largest", "largest |alignment| of an expert"));
-  metrics.push_back(table_metric("leading", "task of the largest |alignment|", 0));
-  metrics.push_back(table_metric("above_random", "neurons aligned more than a random largest", 0));
-  for (const std::string& task : tasks) {
-    metrics.push_back(
-        table_metric("distribution_" + task, "neurons by |alignment| with " + task, 0));
-  }
-  if (!weights.contains("router") || !known.contains("mean")) return metrics;
-  const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {
-    metrics.push_back({.name = std::move(name),
-                       .label = std::move(label),
-                       .digits = digits,
-                       .is_table = is_table,
-                       .is_optional = true,
-                       .min = 0.0,
-                       .max = 1.0});
-  };
-  add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
-  add_own("max_other", "largest |alignment| with another cluster's task", 3, false);
-  for (int64_t c = 1; c <= clusters; ++c) {
-    add_own(fmt::format("neurons_{}", c), fmt::format("|alignment| of an expert of cluster {}", c),
-            2, true);
-  }
-  return metrics;
 }
 
 std::vector<std::string> bin_names() {
@@ -222,6 +124,115 @@ void measure_own(ProbedModel& subject, const at::Tensor& magnitude_KJT, Measurem
   }
 }
 
+}  // namespace
+
+// The probe of the experts that a router gives to one cluster alone, by the data's directions
+// "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
+// costs the best rule; "wrong_pairs" of a sample and an expert, whose cluster has the largest
+// cosine: taken though of another cluster, or left though of its own.
+std::vector<Metric> cluster_routing_metrics(const Model& model, const DataSplits& data) {
+  if (!model.weight_directions().contains("router") ||
+      !data.at("train")->directions().contains("mean") || data.at("test")->info().groups.empty()) {
+    return {};
+  }
+  return {amount_metric("routed", "experts whose router is positive on one cluster's mean alone", 3,
+                        1.0),
+          amount_metric("covered", "clusters with such an expert", 3, 1.0),
+          {.name = "misrouted",
+           .label = "test samples on the wrong side of such an expert's router, %",
+           .is_optional = true,
+           .min = 0.0,
+           .max = 100.0},
+          amount_metric("wrong_pairs", "pairs of sample and expert that are wrong, %", 2, 100.0),
+          amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
+          table_metric("router_cosine", "cosine of router and mean"),
+          table_metric("router_leading", "mean of the largest cosine", 0)};
+}
+
+void measure_cluster_routing(ProbedModel& subject, Measurement& measurement) {
+  const at::Tensor mean_Cd = subject.data("train").directions().at("mean");
+  const std::vector<int64_t> own = clusters_of_experts(subject.model(), mean_Cd);
+  std::set<int64_t> covered(own.begin(), own.end());
+  covered.erase(-1);
+  const auto routed =
+      static_cast<double>(own.size()) - static_cast<double>(std::count(own.begin(), own.end(), -1));
+  measurement.numbers["routed"] = routed / static_cast<double>(own.size());
+  measurement.numbers["covered"] =
+      static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
+  const Dataset& data = subject.data("test");
+  const DatasetInputs inputs = data.generate(0, data.size());
+  const at::Tensor router_Kd =
+      subject.model().weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
+  // Which expert, of those that exist, takes which test sample.
+  const at::Tensor takes_NK = inputs.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
+  const std::optional<double> wrong = misrouted(takes_NK, inputs.groups_N, own);
+  if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
+  measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);
+  const at::Tensor cosine_KC = cosines(subject.model(), mean_Cd);
+  // Every expert has a cluster here: that of the largest cosine, whatever the signs.
+  const at::Tensor is_own_NK = inputs.groups_N.unsqueeze(1).eq(cosine_KC.argmax(1));
+  measurement.numbers["wrong_pairs"] =
+      100.0 * takes_NK.ne(is_own_NK).to(at::kDouble).mean().item<double>();
+  const auto add_table = [&](const char* name, const at::Tensor& values_KC) {
+    measurement.tables[name] = measured_table(numbered("expert ", values_KC.size(0)),
+                                              numbered("v", values_KC.size(1)), values_KC);
+  };
+  add_table("router_cosine", cosine_KC);
+  add_table("router_leading", cosine_KC.eq(cosine_KC.amax(1, true)).to(at::kDouble));
+}
+
+// The probe of the largest |alignment| of each expert's neurons with the data's directions "local"
+// and "global", "max_<task>" in the mean over experts, of those that a router gives to one cluster
+// "max_own" and "max_other"; "share_<task>" of the neurons above 0.5; "experts_<c>" whose largest
+// alignment with a local task is with c's; and tables of all that, among them figure 1a:
+// "above_random".
+std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits& data) {
+  const auto weights = model.weight_directions();
+  const auto known = data.at("train")->directions();
+  if (!weights.contains("neuron") || !known.contains("local") || !known.contains("global")) {
+    return {};
+  }
+  const int64_t clusters = known.at("local").size(0);
+  const std::vector<std::string> tasks = task_names(clusters);
+  std::vector<Metric> metrics;
+  for (const std::string& task : tasks) {
+    metrics.push_back(amount_metric(
+        "max_" + task, "largest |alignment| with " + task + ", mean of experts", 3, 1.0));
+  }
+  for (const std::string& task : tasks) {
+    metrics.push_back(amount_metric("share_" + task, "neurons above 0.5 on " + task, 4, 1.0));
+  }
+  for (int64_t c = 1; c <= clusters; ++c) {
+    metrics.push_back(amount_metric(fmt::format("experts_{}", c),
+                                    fmt::format("experts led by w{}", c), 1,
+                                    static_cast<double>(weights.at("neuron").size(0))));
+  }
+  metrics.push_back(table_metric("largest", "largest |alignment| of an expert"));
+  metrics.push_back(table_metric("leading", "task of the largest |alignment|", 0));
+  metrics.push_back(table_metric("above_random", "neurons aligned more than a random largest", 0));
+  for (const std::string& task : tasks) {
+    metrics.push_back(
+        table_metric("distribution_" + task, "neurons by |alignment| with " + task, 0));
+  }
+  if (!weights.contains("router") || !known.contains("mean")) return metrics;
+  const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {
+    metrics.push_back({.name = std::move(name),
+                       .label = std::move(label),
+                       .digits = digits,
+                       .is_table = is_table,
+                       .is_optional = true,
+                       .min = 0.0,
+                       .max = 1.0});
+  };
+  add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
+  add_own("max_other", "largest |alignment| with another cluster's task", 3, false);
+  for (int64_t c = 1; c <= clusters; ++c) {
+    add_own(fmt::format("neurons_{}", c), fmt::format("|alignment| of an expert of cluster {}", c),
+            2, true);
+  }
+  return metrics;
+}
+
 void measure_specialisation(ProbedModel& subject, Measurement& measurement) {
   const auto weights = subject.model().weight_directions();
   const auto known = subject.data("train").directions();
@@ -256,27 +267,5 @@ void measure_specialisation(ProbedModel& subject, Measurement& measurement) {
     measure_own(subject, magnitude_KJT, measurement);
   }
 }
-
-}  // namespace
-
-[[maybe_unused]] const bool kLatentProbes =
-    // The probe of the largest |alignment| of each expert's neurons with the data's directions
-    // "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to
-    // one cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5;
-    // "experts_<c>" whose largest alignment with a local task is with c's; and tables of all that,
-    // among them figure 1a: "above_random".
-    probes().add(
-        "specialisation",
-        {.description = "alignments of experts' neurons with the tasks of the data's clusters",
-         .metrics = specialisation_metrics,
-         .measure = measure_specialisation}) &&
-    // The probe of the experts that a router gives to one cluster alone, by the data's directions
-    // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
-    // costs the best rule; "wrong_pairs" of a sample and an expert, whose cluster has the largest
-    // cosine: taken though of another cluster, or left though of its own.
-    probes().add("cluster_routing",
-                 {.description = "separation of the means of the data's clusters by the router",
-                  .metrics = routing_metrics,
-                  .measure = measure_routing});
 
 }  // namespace moesaic

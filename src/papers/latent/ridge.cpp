@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "phase.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -220,9 +220,6 @@ void plan_ridge(PhasePlan& plan, const SettingLocations& locations, const Model&
 
 }  // namespace
 
-[[maybe_unused]] const bool kLatentRidge = add_phase_kind<Ridge>(
-    "ridge", RidgeConfig{},
-    "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
-    plan_ridge);
+constinit AddPhaseKind add_ridge = add_phase_kind<Ridge, RidgeConfig, plan_ridge>;
 
 }  // namespace moesaic

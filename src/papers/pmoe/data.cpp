@@ -6,8 +6,7 @@
 #include <numeric>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/format.h"
-#include "moesaic/papers/pmoe.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -140,20 +139,15 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
   return made;
 }
 
-[[maybe_unused]] const bool kPatchPatternData = dataset_formats().add(
-    "patch_patterns",
-    generated_format<PatchPatternsConfig>(
-        "patch_patterns",
-        "generated patches of the pMoE paper's theory, one of which determines the class",
-        [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
-          info.classes = {"with o1", "with o2"};
-          info.groups = numbered("place ", config.num_patches);
-          const PatternSets sets = pattern_sets(config);
-          // Inputs have one channel, whose rows are the patches.
-          info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
-          return [config, split = info.split](int64_t first, int64_t count) {
-            return patch_patterns(config, split, first, count);
-          };
-        }));
+MakeInputs patch_inputs(const PatchPatternsConfig& config, DatasetInfo& info) {
+  info.classes = {"with o1", "with o2"};
+  info.groups = numbered("place ", config.num_patches);
+  const PatternSets sets = pattern_sets(config);
+  // Inputs have one channel, whose rows are the patches.
+  info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
+  return [config, split = info.split](int64_t first, int64_t count) {
+    return patch_patterns(config, split, first, count);
+  };
+}
 
 }  // namespace moesaic

@@ -2,7 +2,6 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/suggestions.h"
-#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
@@ -307,13 +306,5 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Context& co
   return script::make_module(context, "WrnPMoE", *this, children,
                              source + return_logits(config_.num_classes));
 }
-
-[[maybe_unused]] const bool kPatchModels =
-    families().add(kPMoE, family_of<PMoE, PMoEConfig>(
-                              "patch-level mixture of two-layer convolutional networks "
-                              "(pMoE paper, section 3.1)")) &&
-    families().add(kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>(
-                                 "wide residual network whose last convolution may be a "
-                                 "patch-level mixture (pMoE paper)"));
 
 }  // namespace moesaic

@@ -6,8 +6,7 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/papers/pmoe.h"
-#include "moesaic/train/phase.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -255,9 +254,6 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatchPhases = add_phase_kind<PatchSgd>(
-    "patch_sgd", PatchSgdConfig{},
-    "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
-    plan_patch_sgd);
+constinit AddPhaseKind add_patch_sgd = add_phase_kind<PatchSgd, PatchSgdConfig, plan_patch_sgd>;
 
 }  // namespace moesaic

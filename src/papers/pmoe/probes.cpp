@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "moesaic/report/probe.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -37,6 +37,14 @@ bool has_expert_of_class(const Model& model, int64_t classes) {
   return !gates_differ(model) && layer->options().num_experts == classes && !layer->is_pruned();
 }
 
+}  // namespace
+
+// The probe of where routers send the patch that decides the class, whose place is the group of
+// an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
+// patch is sent to expert c where experts are trained separately (lemma 4.1: arg_j(x^(j) = o_c) in
+// J_c(w_c, x)), else to the expert that gets it most often; "largest_gate_class_c", where it has
+// the largest gate of the expert in which it has that most often, unless all gates are 1; and
+// "routed_by_any_class_c".
 std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   const Dataset& test = *data.at("test");
   if (!knows_places(model, test)) return {};
@@ -92,21 +100,5 @@ void measure_routed(ProbedModel& subject, Measurement& measurement) {
     measurement.numbers[name_of(kAny, label)] = each * any_C[c].item<double>();
   }
 }
-
-}  // namespace
-
-// The probe of where routers send the patch that decides the class, whose place is the group of
-// an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
-// patch is sent to expert c where experts are trained separately (lemma 4.1: arg_j(x^(j) = o_c) in
-// J_c(w_c, x)), else to the expert that gets it most often; "largest_gate_class_c", where it has
-// the largest gate of the expert in which it has that most often, unless all gates are 1; and
-// "routed_by_any_class_c".
-[[maybe_unused]] const bool kPatchProbes = probes().add(
-    "routed",
-    {.description = "fraction of images, by class, whose class-deciding patch is routed to "
-                    "the expert of the class (separate training), to the expert that "
-                    "gets it most often, or to any expert",
-     .metrics = routed_metrics,
-     .measure = measure_routed});
 
 }  // namespace moesaic

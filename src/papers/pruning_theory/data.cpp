@@ -3,9 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/pruning_theory.h"
+#include "parts.h"
 
 namespace moesaic {
 
@@ -30,17 +29,12 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
   return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
 }
 
-[[maybe_unused]] const bool kPatternData = dataset_formats().add(
-    "patterns",
-    generated_format<PatternTokensConfig>(
-        "patterns",
-        "generated tokens of the pruning paper's theory, one of which determines the class",
-        [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
-          info.classes = {"with o1", "with o2"};
-          info.directions = {{"pattern", at::eye(config.num_patterns)}};
-          return [config, split = info.split](int64_t first, int64_t count) {
-            return pattern_tokens(config, split, first, count);
-          };
-        }));
+MakeInputs pattern_inputs(const PatternTokensConfig& config, DatasetInfo& info) {
+  info.classes = {"with o1", "with o2"};
+  info.directions = {{"pattern", at::eye(config.num_patterns)}};
+  return [config, split = info.split](int64_t first, int64_t count) {
+    return pattern_tokens(config, split, first, count);
+  };
+}
 
 }  // namespace moesaic

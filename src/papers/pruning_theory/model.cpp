@@ -3,7 +3,6 @@
 
 #include <torch/torch.h>
 
-#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
@@ -83,10 +82,5 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   out.routings.push_back(std::move(routed));
   return out;
 }
-
-[[maybe_unused]] const bool kPatternModels =
-    families().add(kPatternMoE, family_of<PatternMoE, PatternMoEConfig>(
-                                    "one layer of expert choice on patterns (pruning paper's "
-                                    "theory, section 4.2)"));
 
 }  // namespace moesaic

@@ -3,8 +3,7 @@
 // formulas.
 #include <torch/torch.h>
 
-#include "moesaic/papers/pruning_theory.h"
-#include "moesaic/train/phase.h"
+#include "parts.h"
 #include "pattern_sgd.h"
 
 namespace moesaic {
@@ -107,10 +106,7 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatternPhases =
-    add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
-                               "stochastic gradient descent in the pruning paper's "
-                               "theory, by its formulas (algorithm 1)",
-                               plan_patterns);
+constinit AddPhaseKind add_pattern_sgd =
+    add_phase_kind<PatternSgd, PatternSgdConfig, plan_patterns>;
 
 }  // namespace moesaic

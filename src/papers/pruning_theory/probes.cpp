@@ -10,9 +10,7 @@
 #include <limits>
 #include <variant>
 
-#include "moesaic/papers/pruning_theory.h"
-#include "moesaic/report/probe.h"
-#include "moesaic/train/phase.h"
+#include "parts.h"
 
 namespace moesaic {
 namespace {
@@ -125,6 +123,83 @@ Metric found_fraction(const char* name, const char* label) {
   return metric;
 }
 
+constexpr const char* kNorms = "norms";
+
+/// Calls `add` with weights, direction and their names for each pair that can be multiplied.
+void for_each_pair(const Model& model, const Dataset& data, auto add) {
+  if (model.moe_blocks().size() != 1) return;
+  for (const auto& [weights, w_EJd] : model.weight_directions()) {
+    const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());
+    if (w_EJd.size(0) != present) continue;
+    for (const auto& [direction, v_Kd] : data.directions()) {
+      if (w_EJd.size(2) == v_Kd.size(1)) add(weights, w_EJd, direction, v_Kd);
+    }
+  }
+}
+
+std::string table_name(const std::string& weights, const std::string& direction, int64_t group) {
+  return fmt::format("single_{}_{}_{}", weights, direction, group + 1);
+}
+
+/// Returns the slots of a group's experts with the largest and the smallest router norm; one where
+/// it has no other, none where it is empty.
+std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
+  const std::vector<int64_t> kept = block.layer->kept();
+  std::optional<int64_t> most, least;
+  std::vector<double> norms;
+  for (size_t slot = 0; slot < kept.size(); ++slot) {
+    const at::Tensor& weight = block.layer->router->weight;
+    norms.push_back(weight[kept[slot]].norm(2, at::kDouble).item<double>());
+    if (kept[slot] * block.num_ranked_groups() / block.layer->options().num_experts != group)
+      continue;
+    const auto at = static_cast<int64_t>(slot);
+    if (!most || norms[slot] > norms[static_cast<size_t>(*most)]) most = at;
+    if (!least || norms[slot] < norms[static_cast<size_t>(*least)]) least = at;
+  }
+  if (!most) return {};
+  return *most == *least ? std::vector<int64_t>{*most} : std::vector<int64_t>{*most, *least};
+}
+
+MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w_EJd,
+                       const std::string& direction, const at::Tensor& v_Kd) {
+  MeasuredTable table{{}, numbered(direction + " ", v_Kd.size(0)), {}};
+  for (const int64_t slot : extremes(block, group)) {
+    const at::Tensor products_JK =
+        w_EJd[slot].to(at::kCPU, at::kDouble).mm(v_Kd.to(at::kCPU, at::kDouble).t());
+    const auto at = products_JK.accessor<double, 2>();
+    const int64_t id = block.layer->kept()[static_cast<size_t>(slot)];
+    for (int64_t j = 0; j < at.size(0); ++j) {
+      table.rows.push_back(fmt::format("expert {}", id + 1));
+      if (at.size(0) > 1) table.rows.back() += fmt::format(", neuron {}", j + 1);
+      table.values.emplace_back();
+      // As a figure shows it: every run's table is kept.
+      for (int64_t k = 0; k < at.size(1); ++k) {
+        table.values.back().push_back(std::round(1e5 * at[j][k]) / 1e5);
+      }
+    }
+  }
+  return table;
+}
+
+constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
+                     *kFromIdle = "separation_from_idle";
+constexpr double kProficient = 0.5;
+
+}  // namespace
+
+// The probe of what the lemmas claim of experts s for their own pattern o (o_1 where a(s) is
+// +1, else o_2), against the network before training, with C_2 = max |w_r^(s,0)|:
+//   4.1, of important experts, p^(s,0) >= 0.1: (i) p^(s,T) = 1; (ii) G_j^(s,T)(x) > 1/2 where
+//     x^(j) = o; (iii) <w_r^(s,T), o> = Omega(l C_2 sqrt(d log l)) for a constant fraction of
+//     the neurons r, here a quarter; (iv) Delta_s^(T) > (3/2) log l;
+//   4.2, of unimportant ones, p^(s,0) <= 1/d: (i) p^(s,T) = O(1/d); (ii) Delta_s^(T) =
+//     O(log^2 l / sqrt(d)) + O(l^4 log^2 l / d^2);
+//   4.4, of those with Delta_s^(T) > (3/2) log l: (i), (ii) as 4.1; after recovery (eq. 12)
+//     <w_r, o> = Omega(k l^2 C_2 sqrt(log l)) for a constant fraction of r. "grown" are those
+//     with that Delta_s^(t) at the step t that is measured: the lemma's at the end T of
+//     fine-tuning, for (i) and (ii); after T' steps of recovery, for eq. 12, also experts that
+//     grew beyond the bound since then, and none that fell below it.
+// Each metric is the expert farthest from the claim, components and changes over these bounds.
 std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer || std::get<ExpertChoiceOptions>((*layer)->options().rule).rows < 2) return {};
@@ -188,8 +263,6 @@ void measure_lemmas(ProbedModel& subject, Measurement& measurement) {
   }
 }
 
-constexpr const char* kNorms = "norms";
-
 std::vector<Metric> norms_metrics(const Model& model, const DataSplits&) {
   if (!find_layer_of<nn::PatternExperts>(model)) return {};
   return {table_metric(kNorms, "norms of weights by expert", 4)};
@@ -208,22 +281,10 @@ void measure_norms(ProbedModel& subject, Measurement& measurement) {
   measurement.tables[kNorms] = std::move(table);
 }
 
-/// Calls `add` with weights, direction and their names for each pair that can be multiplied.
-void for_each_pair(const Model& model, const Dataset& data, auto add) {
-  if (model.moe_blocks().size() != 1) return;
-  for (const auto& [weights, w_EJd] : model.weight_directions()) {
-    const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());
-    if (w_EJd.size(0) != present) continue;
-    for (const auto& [direction, v_Kd] : data.directions()) {
-      if (w_EJd.size(2) == v_Kd.size(1)) add(weights, w_EJd, direction, v_Kd);
-    }
-  }
-}
-
-std::string table_name(const std::string& weights, const std::string& direction, int64_t group) {
-  return fmt::format("single_{}_{}_{}", weights, direction, group + 1);
-}
-
+// The probe of single neurons' and routers' products with the data's known directions, in networks
+// of one MoE layer: for weights "a" and directions "b" a table "single_a_b_<g>" for each group of
+// experts that pruning ranks apart, with a row for every vector of the expert with the largest
+// router and of that with the smallest.
 std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
   for_each_pair(model, *data.at("train"),
@@ -241,46 +302,6 @@ std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) 
   return metrics;
 }
 
-/// Returns the slots of a group's experts with the largest and the smallest router norm; one where
-/// it has no other, none where it is empty.
-std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
-  const std::vector<int64_t> kept = block.layer->kept();
-  std::optional<int64_t> most, least;
-  std::vector<double> norms;
-  for (size_t slot = 0; slot < kept.size(); ++slot) {
-    const at::Tensor& weight = block.layer->router->weight;
-    norms.push_back(weight[kept[slot]].norm(2, at::kDouble).item<double>());
-    if (kept[slot] * block.num_ranked_groups() / block.layer->options().num_experts != group)
-      continue;
-    const auto at = static_cast<int64_t>(slot);
-    if (!most || norms[slot] > norms[static_cast<size_t>(*most)]) most = at;
-    if (!least || norms[slot] < norms[static_cast<size_t>(*least)]) least = at;
-  }
-  if (!most) return {};
-  return *most == *least ? std::vector<int64_t>{*most} : std::vector<int64_t>{*most, *least};
-}
-
-MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w_EJd,
-                       const std::string& direction, const at::Tensor& v_Kd) {
-  MeasuredTable table{{}, numbered(direction + " ", v_Kd.size(0)), {}};
-  for (const int64_t slot : extremes(block, group)) {
-    const at::Tensor products_JK =
-        w_EJd[slot].to(at::kCPU, at::kDouble).mm(v_Kd.to(at::kCPU, at::kDouble).t());
-    const auto at = products_JK.accessor<double, 2>();
-    const int64_t id = block.layer->kept()[static_cast<size_t>(slot)];
-    for (int64_t j = 0; j < at.size(0); ++j) {
-      table.rows.push_back(fmt::format("expert {}", id + 1));
-      if (at.size(0) > 1) table.rows.back() += fmt::format(", neuron {}", j + 1);
-      table.values.emplace_back();
-      // As a figure shows it: every run's table is kept.
-      for (int64_t k = 0; k < at.size(1); ++k) {
-        table.values.back().push_back(std::round(1e5 * at[j][k]) / 1e5);
-      }
-    }
-  }
-  return table;
-}
-
 void measure_neurons(ProbedModel& subject, Measurement& measurement) {
   for_each_pair(subject.model(), subject.data("train"),
                 [&](const std::string& weights, const at::Tensor& w_EJd,
@@ -292,10 +313,6 @@ void measure_neurons(ProbedModel& subject, Measurement& measurement) {
                   }
                 });
 }
-
-constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
-                     *kFromIdle = "separation_from_idle";
-constexpr double kProficient = 0.5;
 
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
   if (!find_layer_of<nn::PatternExperts>(model)) return {};
@@ -332,47 +349,5 @@ void measure_proficiency(ProbedModel& subject, Measurement& measurement) {
   measurement.numbers[kSeparation] = over(largest);
   measurement.numbers[kFromIdle] = over(largest_idle);
 }
-
-}  // namespace
-
-[[maybe_unused]] const bool kLemmaProbes =
-    // The probe of what the lemmas claim of experts s for their own pattern o (o_1 where a(s) is
-    // +1, else o_2), against the network before training, with C_2 = max |w_r^(s,0)|:
-    //   4.1, of important experts, p^(s,0) >= 0.1: (i) p^(s,T) = 1; (ii) G_j^(s,T)(x) > 1/2 where
-    //     x^(j) = o; (iii) <w_r^(s,T), o> = Omega(l C_2 sqrt(d log l)) for a constant fraction of
-    //     the neurons r, here a quarter; (iv) Delta_s^(T) > (3/2) log l;
-    //   4.2, of unimportant ones, p^(s,0) <= 1/d: (i) p^(s,T) = O(1/d); (ii) Delta_s^(T) =
-    //     O(log^2 l / sqrt(d)) + O(l^4 log^2 l / d^2);
-    //   4.4, of those with Delta_s^(T) > (3/2) log l: (i), (ii) as 4.1; after recovery (eq. 12)
-    //     <w_r, o> = Omega(k l^2 C_2 sqrt(log l)) for a constant fraction of r. "grown" are those
-    //     with that Delta_s^(t) at the step t that is measured: the lemma's at the end T of
-    //     fine-tuning, for (i) and (ii); after T' steps of recovery, for eq. 12, also experts that
-    //     grew beyond the bound since then, and none that fell below it.
-    // Each metric is the expert farthest from the claim, components and changes over these bounds.
-    probes().add("lemmas", {.description = "proficiency, gates, neurons and norms of the expert "
-                                           "farthest from lemmas 4.1, 4.2 and 4.4 (pruning paper)",
-                            .metrics = lemmas_metrics,
-                            .measure = measure_lemmas}) &&
-    probes().add("norms", {.description = "norms of routers and neurons by expert (pruning paper, "
-                                          "figure 3a)",
-                           .metrics = norms_metrics,
-                           .measure = measure_norms});
-
-[[maybe_unused]] const bool kPatternProbes =
-    // The probe of single neurons' and routers' products with the data's known directions, in
-    // networks of one MoE layer: for weights "a" and directions "b" a table "single_a_b_<g>" for
-    // each group of experts that pruning ranks apart, with a row for every vector of the expert
-    // with the largest router and of that with the smallest.
-    probes().add("neurons",
-                 {.description =
-                      "products of single neurons and routers with the data's known directions, of "
-                      "the experts whose routers have the largest and the smallest norm",
-                  .metrics = neurons_metrics,
-                  .measure = measure_neurons}) &&
-    probes().add("proficiency",
-                 {.description = "proficiency of routers: fraction of class-deciding "
-                                 "patterns that they select, and their norms",
-                  .metrics = proficiency_metrics,
-                  .measure = measure_proficiency});
 
 }  // namespace moesaic

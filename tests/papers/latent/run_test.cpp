@@ -11,7 +11,7 @@
 #include "moesaic/data/views.h"
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
-#include "papers/latent/phase.h"
+#include "papers/latent/parts.h"
 #include "papers/run_fixture.h"
 #include "support/tensors.h"
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the phases of Algorithm 1 of the latent paper share.
+// What the phases of Algorithm 1 of the latent paper share, and what register.cpp names of the
+// other files.
 #pragma once
 
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
+#include "moesaic/report/probe.h"
 #include "moesaic/train/phase.h"
 #include "spherical_sgd.h"
 
@@ -69,5 +71,10 @@ class LatentPhase : public OnlinePhase {
   std::string routing_;
   SampleRng ties_;
 };
+
+MakeInputs latent_inputs(const LatentClustersConfig& config, DatasetInfo& info);
+extern AddPhaseKind add_spherical_sgd, add_router_ascent, add_ridge;
+Probe::Metrics specialisation_metrics, cluster_routing_metrics;
+Probe::Measure measure_specialisation, measure_cluster_routing;
 
 }  // namespace moesaic

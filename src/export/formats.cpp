@@ -133,8 +133,8 @@ ExportInfo with_preprocessing(ExportInfo info) {
 std::string batch_dependence(const Model& model) {
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::Router& router = block.layer->router;
-    const nn::RoutingRule rule = router->evaluation_rule();
-    const int64_t group = nn::group_size(rule);
+    const RouteOptions rule = router->evaluation_rule();
+    const int64_t group = rule.group_size;
     const bool of_one_image = group > 0 && model.tokens_per_image() % group == 0;
     if (nn::is_batch_dependent(rule) && !of_one_image) return kSharedCapacity;
     if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";

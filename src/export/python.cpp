@@ -123,9 +123,9 @@ The classes are those of `labels.json`; `config.json` has the network's settings
 /// Throws Error (usage) where Python's dialect cannot say how tokens are routed.
 void check_groups(const Model& model) {
   for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::RoutingRule rule = block.layer->router->evaluation_rule();
-    const int64_t group = nn::group_size(rule);
-    if (!std::holds_alternative<ExpertChoiceOptions>(rule) || group == 0) continue;
+    const RouteOptions rule = block.layer->router->evaluation_rule();
+    const int64_t group = rule.group_size;
+    if (!rule.is_expert_choice() || group == 0) continue;
     if (model.tokens_per_image() % group == 0) continue;
     fail_usage(
         "export: experts choose in groups of {} tokens, into which the {} tokens of an image do "

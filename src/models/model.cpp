@@ -81,7 +81,7 @@ nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Mo
   std::string path = "/" + model.setting_paths().kept_experts;
   std::replace(path.begin(), path.end(), '.', '/');
   const nlohmann::ordered_json::json_pointer kept(path);
-  config.at(kept) = nn::kept_experts(blocks[0].layer->options().rule);
+  config.at(kept) = blocks[0].layer->options().rule.kept;
   nlohmann::ordered_json& router = config.at(kept.parent_pointer());
   if (router.contains("mean_replacement"))
     router["mean_replacement"] = blocks[0].layer->replacement_outputs.defined();

@@ -11,23 +11,10 @@
 namespace moesaic {
 namespace {
 
-/// Sets the options that rules with a capacity have in common.
-template <class Options>
-Options with_capacity(Options rule, const RoutingConfig& routing,
-                      const DispatcherConfig& dispatcher, int64_t group_size) {
-  rule.capacity_factor = dispatcher.capacity_factor;
-  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_rounding);
-  rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
-  rule.group_size = group_size;
-  rule.pruned = pruned_selection_from_name(routing.pruned_selection);
-  return rule;
-}
-
-ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                               const RouterContext& place) {
+ConfigProblem adaptive_problem(const RouteOptions& routing, const RouterContext& place) {
   const std::string& path = place.router;
-  if (dispatcher.has_capacity() || dispatcher.evaluation_capacity_factor ||
-      dispatcher.batch_priority) {
+  if (routing.capacity.has_capacity() || routing.capacity.evaluation_factor ||
+      routing.capacity.batch_priority) {
     return {fmt::format("{0}dispatcher limits the rows per expert, but the router {1} drops no "
                         "token; leave capacity and batch_priority out",
                         path, kAdaptive),
@@ -35,38 +22,36 @@ ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherCon
              path + "dispatcher.evaluation_capacity_factor", path + "dispatcher.batch_priority",
              path + "name"}};
   }
-  if (routing.gate != "one") {
+  if (routing.gate != Gate::one) {
     return {fmt::format("{}gate is '{}', but the router {} has no gates; set it to 'one'", path,
-                        routing.gate, kAdaptive),
+                        gate_names().at(static_cast<size_t>(routing.gate)), kAdaptive),
             {path + "gate", path + "name"}};
   }
   return {};
 }
 
-ConfigProblem expert_choice_problem(const RoutingConfig& routing,
-                                    const DispatcherConfig& dispatcher,
-                                    const RouterContext& place) {
+ConfigProblem expert_choice_problem(const RouteOptions& routing, const RouterContext& place) {
   const std::string& path = place.router;
-  const bool limited = dispatcher.has_capacity();
-  if (routing.gate == "logit") {
+  const bool limited = routing.capacity.has_capacity();
+  if (routing.gate == Gate::logit) {
     return {
         fmt::format("{}gate 'logit' is for the router {}; choose softmax_all", path, kTokenChoice),
         {path + "gate"}};
   }
-  if (dispatcher.evaluation_capacity_factor == 0.0) {
+  if (routing.capacity.evaluation_factor == 0.0) {
     return {fmt::format("{}dispatcher.evaluation_capacity_factor is 0, but expert choice needs a "
                         "capacity; give a factor above 0, or null for that of training",
                         path),
             {path + "dispatcher.evaluation_capacity_factor"}};
   }
-  if (limited == (routing.num_selected_tokens > 0)) {
+  if (limited == (routing.l > 0)) {
     return {
         fmt::format("{0} needs either {1}dispatcher.capacity_factor, or {1}num_selected_tokens "
                     "with {2}; {3} given",
                     kExpertChoice, path, place.group_size_key, limited ? "both are" : "neither is"),
         {path + "num_selected_tokens", path + "name"}};
   }
-  if (routing.num_selected_tokens > 0 && place.group_size == 0) {
+  if (routing.l > 0 && place.group_size == 0) {
     return {fmt::format("{}num_selected_tokens counts tokens of a group: set {}, for instance to "
                         "the tokens of an image",
                         path, place.group_size_key),
@@ -75,16 +60,15 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
   return {};
 }
 
-ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                                 const RouterContext& place) {
+ConfigProblem dispatcher_problem(const RouteOptions& routing, const RouterContext& place) {
   const std::string path = place.router + "dispatcher.";
-  if (dispatcher.capacity > 0 && dispatcher.capacity_factor > 0.0) {
+  if (routing.capacity.rows > 0 && routing.capacity.factor > 0.0) {
     return {fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", path),
             {path + "capacity", path + "capacity_factor"}};
   }
   const bool limits =
-      dispatcher.has_capacity() || dispatcher.evaluation_capacity_factor.value_or(0) > 0;
-  if (dispatcher.batch_priority && (routing.is_expert_choice() || !limits)) {
+      routing.capacity.has_capacity() || routing.capacity.evaluation_factor.value_or(0) > 0;
+  if (routing.capacity.batch_priority && (routing.is_expert_choice() || !limits)) {
     return {fmt::format("{}batch_priority decides which tokens are dropped, but {}", path,
                         routing.is_expert_choice()
                             ? fmt::format("experts choose; leave it out or choose {}", kTokenChoice)
@@ -95,19 +79,19 @@ ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherC
 }
 
 /// Rejects settings that only another routing rule has.
-ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterContext& place) {
+ConfigProblem foreign_problem(const RouteOptions& routing, const RouterContext& place) {
   const std::string& path = place.router;
-  if (routing.threshold != 0.0 && routing.name != kAdaptive) {
+  if (routing.threshold != 0.0 && routing.kind != RoutingKind::threshold) {
     return {fmt::format("{}threshold is for the router {}; leave it out", path, kAdaptive),
             {path + "threshold"}};
   }
   if (routing.is_expert_choice()) return {};
-  if (routing.num_selected_tokens > 0) {
+  if (routing.l > 0) {
     return {fmt::format("{}num_selected_tokens is for the router {}; leave it out", path,
                         kExpertChoice),
             {path + "num_selected_tokens"}};
   }
-  if (routing.gate == "softmax_tokens") {
+  if (routing.gate == Gate::softmax_tokens) {
     return {fmt::format("{}gate 'softmax_tokens' is for the router {}; choose softmax_all", path,
                         kExpertChoice),
             {path + "gate"}};
@@ -117,56 +101,52 @@ ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterContext&
 
 }  // namespace
 
-std::string full_router_name(const std::string& name) {
-  if (name == "token_choice") return kTokenChoice;
-  if (name == "expert_choice") return kExpertChoice;
-  return name == "threshold" ? kAdaptive : name;
+RoutingKind routing_kind_from_name(const std::string& name) {
+  if (name == kExpertChoice || name == "expert_choice") return RoutingKind::expert_choice;
+  if (name == kAdaptive || name == "threshold") return RoutingKind::threshold;
+  return RoutingKind::token_choice;
 }
 
-nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                             int64_t group_size) {
-  if (routing.name == kAdaptive) return AdaptiveOptions{.threshold = routing.threshold};
-  if (routing.is_expert_choice()) {
-    ExpertChoiceOptions rule;
-    rule.gate = routing.gate == "softmax_all" ? ExpertGate::softmax_experts
-                                              : expert_gate_from_name(routing.gate);
-    rule.rows = routing.num_selected_tokens > 0 ? routing.num_selected_tokens : dispatcher.capacity;
-    return with_capacity(rule, routing, dispatcher, group_size);
+const char* routing_kind_name(RoutingKind kind) {
+  if (kind == RoutingKind::expert_choice) return kExpertChoice;
+  return kind == RoutingKind::threshold ? kAdaptive : kTokenChoice;
+}
+
+RouteOptions route_options(const RouteOptions& settings, int64_t group_size) {
+  if (settings.kind == RoutingKind::threshold) {
+    return {.kind = settings.kind, .threshold = settings.threshold};
   }
-  TokenChoiceOptions rule;
-  rule.k = routing.num_selected_experts;
-  rule.gate = gate_from_name(routing.gate);
-  rule.batch_priority = dispatcher.batch_priority;
-  rule.capacity = dispatcher.capacity;
-  return with_capacity(rule, routing, dispatcher, group_size);
+  RouteOptions options = settings;
+  options.group_size = group_size;
+  options.kept.clear();
+  return options;
 }
 
-ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                              const RouterContext& place) {
-  if (routing.is_token_choice() && routing.num_selected_experts > place.num_experts) {
+ConfigProblem routing_problem(const RouteOptions& routing, const RouterContext& place) {
+  if (routing.is_token_choice() && routing.k > place.num_experts) {
     return {
         fmt::format("{0}num_selected_experts is {1}, but there are {2} experts; choose at most {2}",
-                    place.router, routing.num_selected_experts, place.num_experts),
+                    place.router, routing.k, place.num_experts),
         {place.router + "num_selected_experts", place.experts_key}};
   }
   if (ConfigProblem problem = foreign_problem(routing, place); !problem.empty()) return problem;
-  if (routing.name == kAdaptive) return adaptive_problem(routing, dispatcher, place);
-  ConfigProblem problem = dispatcher_problem(routing, dispatcher, place);
+  if (routing.kind == RoutingKind::threshold) return adaptive_problem(routing, place);
+  ConfigProblem problem = dispatcher_problem(routing, place);
   if (!problem.empty() || routing.is_token_choice()) return problem;
-  return expert_choice_problem(routing, dispatcher, place);
+  return expert_choice_problem(routing, place);
 }
 
-ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                               const RouterContext& place) {
-  const bool is_rerouted = routing.pruned_selection != "zero" && place.is_pruned;
+ConfigProblem capacity_problem(const RouteOptions& routing, const RouterContext& place) {
+  const bool is_rerouted = routing.pruned != PrunedSelection::zero && place.is_pruned;
   if (place.group_size == 0 || is_rerouted) return {};
-  const int64_t choices = routing.is_expert_choice() ? 1 : routing.num_selected_experts;
+  const int64_t choices = routing.is_expert_choice() ? 1 : routing.k;
   const std::pair<const char*, double> factors[] = {
-      {"capacity_factor", dispatcher.capacity_factor},
-      {"evaluation_capacity_factor", dispatcher.evaluation_capacity_factor.value_or(0.0)}};
+      {"capacity_factor", routing.capacity.factor},
+      {"evaluation_capacity_factor", routing.capacity.evaluation_factor.value_or(0.0)}};
   for (const auto& [name, factor] : factors) {
-    const CapacityRule rule{factor, capacity_rounding_from_name(dispatcher.capacity_rounding),
-                            dispatcher.capacity_multiple_of};
+    CapacityRule rule = routing.capacity;
+    rule.factor = factor;
+    rule.rows = 0;
     const std::string key = fmt::format("{}dispatcher.{}", place.router, name);
     try {
       if (factor > 0.0) expert_capacity(place.group_size, choices, rule, place.num_experts);
@@ -190,11 +170,10 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
   return kept.empty() ? ConfigProblem() : kept_problem(kept, experts, key, key);
 }
 
-ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,
+ConfigProblem mean_replacement_problem(bool mean_replacement, const RouteOptions& routing,
                                        const std::string& router, const std::string& key) {
-  if (!mean_replacement || routing.pruned_selection == "zero") return {};
-  return {fmt::format("{} needs {}pruned_selection to be 'zero', found '{}'", key, router,
-                      routing.pruned_selection),
+  if (!mean_replacement || routing.pruned == PrunedSelection::zero) return {};
+  return {fmt::format("{} needs {}pruned_selection to be 'zero', found 'reroute'", key, router),
           {key, router + "pruned_selection"}};
 }
 

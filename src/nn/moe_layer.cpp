@@ -13,8 +13,8 @@
 namespace moesaic::nn {
 namespace {
 
-void check_can_replace(const RoutingRule& rule) {
-  if (pruned_selection(rule) == PrunedSelection::reroute) {
+void check_can_replace(const RouteOptions& rule) {
+  if (rule.pruned == PrunedSelection::reroute) {
     fail(
         "MoELayer: tokens are rerouted from removed experts, so mean outputs or merged experts "
         "cannot replace them");
@@ -27,16 +27,14 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
     : MoELayerImpl(options, make_generator(seed)) {}
 
 MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generator) {
-  router = register_module(
-      "router",
-      Router(RouterOptions{.width = options.width,
-                           .num_experts = options.num_experts,
-                           .num_members = options.num_members,
-                           .rule = options.rule,
-                           .noise = options.noise,
-                           .evaluation_seed = options.evaluation_seed,
-                           .evaluation_capacity_factor = options.evaluation_capacity_factor},
-             generator));
+  router =
+      register_module("router", Router(RouterOptions{.width = options.width,
+                                                     .num_experts = options.num_experts,
+                                                     .num_members = options.num_members,
+                                                     .rule = options.rule,
+                                                     .noise = options.noise,
+                                                     .evaluation_seed = options.evaluation_seed},
+                                       generator));
   const MlpExperts mlps(MlpExpertsOptions{.num_experts = static_cast<int64_t>(kept().size()),
                                           .width = options.width,
                                           .hidden = options.hidden,

@@ -17,104 +17,49 @@
 namespace moesaic::nn {
 namespace {
 
-/// Returns the rows per token of experts that have `rows` in each group or, where that is 0, the
-/// capacity for k choices of a token; a group of 0 tokens is the limit of large ones.
-double rows_of_groups(const auto& rule, int64_t k, int64_t rows, int64_t group, int64_t experts) {
+/// Returns the rows per token of experts with the capacity of k choices in each group; a group of 0
+/// tokens is the limit of large ones.
+double rows_of_groups(const RouteOptions& rule, int64_t k, int64_t group, int64_t experts) {
   if (group == 0) {
-    return std::min(static_cast<double>(k) * rule.capacity_factor, static_cast<double>(experts));
+    return std::min(static_cast<double>(k) * rule.capacity.factor, static_cast<double>(experts));
   }
+  const int64_t given = rule.given_rows();
   const int64_t each =
-      rows > 0 ? rows : std::min(group, expert_capacity(group, k, rule.capacity_rule(), experts));
+      given > 0 ? given : std::min(group, expert_capacity(group, k, rule.capacity, experts));
   return static_cast<double>(each * experts) / static_cast<double>(group);
 }
 
-double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tokens,
-                                    int64_t experts) {
-  const bool alone = tokens == 1;
-  int64_t group = rule.group_size;
-  if (group == 0 && (!alone || rule.rows > 0)) group = tokens;
-  if (!alone) group = std::min(group, tokens);
-  return rows_of_groups(rule, 1, rule.rows, group, experts);
-}
-
-/// Visitor that calls the overload for the alternative of the variant.
-template <class... Cases>
-struct Match : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases>
-Match(Cases...) -> Match<Cases...>;
-
 }  // namespace
 
-Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
-  return std::visit(
-      Match{[&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
-            [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
-            [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r); }},
-      rule);
-}
-
-const std::vector<int64_t>& kept_experts(const RoutingRule& rule) {
-  return std::visit(
-      [](const auto& options) -> const auto& { return options.kept; }, rule);
-}
-
-void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
-  std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
-}
-
-std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts) {
-  const std::vector<int64_t>& kept = kept_experts(rule);
+std::vector<int64_t> removed_experts(const RouteOptions& rule, int64_t experts) {
   std::vector<int64_t> ids;
-  for (int64_t id = 0; !kept.empty() && id < experts; ++id) {
-    if (!std::binary_search(kept.begin(), kept.end(), id)) ids.push_back(id);
+  for (int64_t id = 0; !rule.kept.empty() && id < experts; ++id) {
+    if (!std::binary_search(rule.kept.begin(), rule.kept.end(), id)) ids.push_back(id);
   }
   return ids;
 }
 
-int64_t num_selected_experts(const RoutingRule& rule) {
-  const auto* options = std::get_if<TokenChoiceOptions>(&rule);
-  return options == nullptr ? 0 : options->k;
+bool is_batch_dependent(const RouteOptions& rule) {
+  return rule.is_expert_choice() || (rule.is_token_choice() && rule.capacity.has_capacity());
 }
 
-int64_t group_size(const RoutingRule& rule) {
-  return std::visit(Match{[](const AdaptiveOptions&) { return int64_t{0}; },
-                          [](const auto& options) { return options.group_size; }},
-                    rule);
+double rows_per_token(const RouteOptions& rule, int64_t tokens, int64_t experts) {
+  if (rule.is_token_choice()) return static_cast<double>(rule.k);
+  if (!rule.is_expert_choice()) return static_cast<double>(experts);
+  const bool alone = tokens == 1;
+  int64_t group = rule.group_size;
+  if (group == 0 && (!alone || rule.given_rows() > 0)) group = tokens;
+  if (!alone) group = std::min(group, tokens);
+  return rows_of_groups(rule, 1, group, experts);
 }
 
-PrunedSelection pruned_selection(const RoutingRule& rule) {
-  return std::visit(Match{[](const AdaptiveOptions&) { return PrunedSelection::zero; },
-                          [](const auto& options) { return options.pruned; }},
-                    rule);
-}
-
-bool is_batch_dependent(const RoutingRule& rule) {
-  return std::visit(Match{[](const TokenChoiceOptions& options) {
-                            return options.capacity_rule().has_capacity();
-                          },
-                          [](const ExpertChoiceOptions&) { return true; },
-                          [](const AdaptiveOptions&) { return false; }},
-                    rule);
-}
-
-double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {
-  return std::visit(
-      Match{[](const TokenChoiceOptions& options) { return static_cast<double>(options.k); },
-            [&](const ExpertChoiceOptions& options) {
-              return expert_choice_rows_per_token(options, tokens, experts);
-            },
-            [&](const AdaptiveOptions&) { return static_cast<double>(experts); }},
-      rule);
-}
-
-double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {
-  const auto* const choice = std::get_if<TokenChoiceOptions>(&rule);
-  if (choice == nullptr || !is_batch_dependent(rule)) return rows_per_token(rule, tokens, experts);
-  const int64_t without_groups = choice->capacity > 0 ? tokens : 0;
-  const int64_t group = choice->group_size > 0 ? choice->group_size : without_groups;
-  return rows_of_groups(*choice, choice->k, choice->capacity, group, experts);
+double capacity_rows_per_token(const RouteOptions& rule, int64_t tokens, int64_t experts) {
+  if (!rule.is_token_choice() || !rule.capacity.has_capacity()) {
+    return rows_per_token(rule, tokens, experts);
+  }
+  const int64_t without_groups = rule.capacity.rows > 0 ? tokens : 0;
+  const int64_t group = rule.group_size > 0 ? rule.group_size : without_groups;
+  return rows_of_groups(rule, rule.k, group, experts);
 }
 
 namespace {
@@ -129,8 +74,8 @@ at::Tensor in_columns(const at::Tensor& own, int64_t members) {
 }
 
 /// Returns the gates of a routing's rows by these logits.
-at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const RoutingRule& rule) {
-  const auto& options = std::get<TokenChoiceOptions>(rule);
+at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing,
+                    const RouteOptions& options) {
   const bool softmax = options.gate != Gate::logit;
   const bool reroute = options.pruned == PrunedSelection::reroute;
   at::Tensor values = softmax && !reroute ? logits_TE.softmax(1) : logits_TE;
@@ -210,31 +155,25 @@ at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
   return noise.to(options);
 }
 
-RoutingRule RouterImpl::evaluation_rule() const {
-  RoutingRule rule = options_.rule;
-  const auto& factor = options_.evaluation_capacity_factor;
-  auto* const tokens = factor ? std::get_if<TokenChoiceOptions>(&rule) : nullptr;
-  auto* const experts = factor ? std::get_if<ExpertChoiceOptions>(&rule) : nullptr;
-  if (tokens != nullptr) {
-    tokens->capacity_factor = *factor;
-    tokens->capacity = 0;
-  } else if (experts != nullptr) {
-    experts->capacity_factor = *factor;
-    experts->rows = 0;
+RouteOptions RouterImpl::evaluation_rule() const {
+  RouteOptions rule = options_.rule;
+  if (const std::optional<double> factor = rule.capacity.evaluation_factor) {
+    rule.capacity.factor = *factor;
+    rule.capacity.rows = rule.l = 0;
   }
   return rule;
 }
 
-Routing RouterImpl::routed(const RoutingRecord& record, const RoutingRule& rule) const {
-  Routing routing = nn::route(record.noisy_logits_TE, rule);
+Routing RouterImpl::routed(const RoutingRecord& record, const RouteOptions& rule) const {
+  Routing routing = moesaic::route(record.noisy_logits_TE, rule);
   const bool noisy = !record.noisy_logits_TE.is_same(record.logits_TE);
   if (noisy && !options_.gate_noise) routing.gate = gates_by(record.logits_TE, routing, rule);
   return routing;
 }
 
 Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
-  RoutingRule rule = is_training() ? options_.rule : evaluation_rule();
-  set_kept_experts(rule, {});
+  RouteOptions rule = is_training() ? options_.rule : evaluation_rule();
+  rule.kept.clear();
   return routed(record, rule);
 }
 
@@ -243,7 +182,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
   const auto process_group = batch_shard().process_group();
-  const int64_t group = group_size(options_.rule);
+  const int64_t group = options_.rule.group_size;
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
   record.is_local = process_group && !needs_whole_batch && is_training() && whole_groups;
@@ -265,7 +204,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   }
   record.routing = routed(record, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
-  record.is_rerouted = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
+  record.is_rerouted = options_.rule.is_rerouted();
   record.group_size = group;
   record.num_members = options_.num_members;
   return record;
@@ -281,11 +220,11 @@ void RouterImpl::set_options(RouterOptions options) {
 
 void RouterImpl::keep(const std::vector<int64_t>& experts) {
   const bool all = static_cast<int64_t>(experts.size()) == options_.num_experts;
-  set_kept_experts(options_.rule, all ? std::vector<int64_t>{} : experts);
+  options_.rule.kept = all ? std::vector<int64_t>{} : experts;
 }
 
 std::vector<int64_t> RouterImpl::kept() const {
-  if (is_pruned()) return kept_experts(options_.rule);
+  if (is_pruned()) return options_.rule.kept;
   std::vector<int64_t> all(options_.num_experts);
   std::iota(all.begin(), all.end(), 0);
   return all;

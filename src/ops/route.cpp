@@ -34,7 +34,7 @@ Tensor in_columns(const Tensor& x, at::IntArrayRef ids, int64_t experts) {
 }
 
 /// Returns the ids of the experts that selection and softmax see; none where they see all.
-at::IntArrayRef seen_ids(const auto& options) {
+at::IntArrayRef seen_ids(const RouteOptions& options) {
   return options.pruned == PrunedSelection::reroute ? options.kept : at::IntArrayRef();
 }
 
@@ -126,13 +126,13 @@ void check_tokens(const char* op, const Tensor& bad_T, const char* problem) {
 }  // namespace
 
 ChoiceTensors rows_of_choices(const Tensor& choice_Tk, const Tensor& gate_Tk, int64_t experts,
-                              const TokenChoiceOptions& options) {
+                              const RouteOptions& options) {
   const TokenChoiceSizes sizes(choice_Tk.size(0), experts, options);
   Tensor slot_Tk = slots_of(choice_Tk, experts, options.kept);
   if (sizes.is_limited) {
     const TokenGroups& cut = sizes.cut;
     const Tensor place_Tk = places_in_queues(choice_Tk.to(at::kLong), gate_Tk, experts,
-                                             cut.group_size, options.batch_priority);
+                                             cut.group_size, options.capacity.batch_priority);
     const Tensor room_T = at::full({cut.tokens}, sizes.rows.full, slot_Tk.options());
     room_T.slice(0, cut.begin(cut.count() - 1)).fill_(sizes.rows.last);
     slot_Tk = slot_Tk.masked_fill(place_Tk.ge(room_T.unsqueeze(1)), sizes.computed);
@@ -141,7 +141,7 @@ ChoiceTensors rows_of_choices(const Tensor& choice_Tk, const Tensor& gate_Tk, in
   return std::tuple_cat(by_expert, std::tuple(choice_Tk.to(at::kInt).contiguous(), row_Tk));
 }
 
-ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& options) {
+ChoiceTensors token_choice(const Tensor& logits_TE, const RouteOptions& options) {
   // Refuses a capacity below one row before it looks at the logits.
   const TokenChoiceSizes sizes(logits_TE.size(0), logits_TE.size(1), options);
   const at::IntArrayRef seen = seen_ids(options);
@@ -172,7 +172,7 @@ ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& op
 /// The gradient of a softmax or of a selection of logits, from that of each expert's gate.
 Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
                              const Tensor& choice_Tk, const Tensor& choice_row_Tk,
-                             const TokenChoiceOptions& options) {
+                             const RouteOptions& options) {
   const Tensor zeros_TE = at::zeros(logits_TE.sizes(), logits_TE.options());
   if (options.gate == Gate::one) return zeros_TE;
   const Tensor choice = choice_Tk.to(at::kLong);
@@ -197,7 +197,7 @@ namespace {
 
 /// Groups are of equal sizes, but for a last one that may be smaller.
 struct ExpertChoicePlan : ExpertChoiceSizes {
-  ExpertChoicePlan(const Tensor& logits_TE, const ExpertChoiceOptions& options)
+  ExpertChoicePlan(const Tensor& logits_TE, const RouteOptions& options)
       : ExpertChoiceSizes(logits_TE.size(0), logits_TE.size(1), options) {}
 
   /// Calls visit(view, rows) for the groups of one size: view(x) are those of x_KT, [K, groups, S].
@@ -224,8 +224,8 @@ void check_scores(const Tensor& top) {
 }
 
 /// Returns the scores that the computed experts compare, [T, K].
-Tensor scores_of(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  if (options.gate != ExpertGate::softmax_experts) return columns_of(logits_TE, options.kept);
+Tensor scores_of(const Tensor& logits_TE, const RouteOptions& options) {
+  if (options.gate != Gate::softmax_all) return columns_of(logits_TE, options.kept);
   const at::IntArrayRef seen = seen_ids(options);
   const Tensor logits = columns_of(logits_TE, seen);
   check_scores(logits.amax({1}));
@@ -234,7 +234,7 @@ Tensor scores_of(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
 
 }  // namespace
 
-RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
+RowTensors expert_choice(const Tensor& logits_TE, const RouteOptions& options) {
   const ExpertChoicePlan plan(logits_TE, options);
   const Tensor score_KT = scores_of(logits_TE, options).t().contiguous();
   const Tensor taken_KT = at::zeros_like(score_KT, at::kBool), gate_KT = at::empty_like(score_KT);
@@ -244,9 +244,9 @@ RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& opt
     const Tensor order = std::get<1>(score.sort(/*stable=*/true, 2, /*descending=*/true));
     const Tensor taken = of_groups(taken_KT).scatter_(2, order.narrow(2, 0, rows), true);
     Tensor gate = score;
-    if (options.gate == ExpertGate::one) gate = at::ones_like(score);
-    if (options.gate == ExpertGate::softmax_tokens) gate = softmax_of(score);
-    if (options.gate == ExpertGate::softmax_selected) {
+    if (options.gate == Gate::one) gate = at::ones_like(score);
+    if (options.gate == Gate::softmax_tokens) gate = softmax_of(score);
+    if (options.gate == Gate::softmax_selected) {
       const Tensor terms = softmax_exp(score - top).masked_fill_(taken.logical_not(), 0);
       gate = terms / sum_in_order(terms);
     }
@@ -258,10 +258,10 @@ RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& opt
 /// With g the softmax of the gates and u the gradient of a row's gate (0 without a row):
 /// g (u - sum of g u) over the tokens, or the experts, of the softmax.
 Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, const Tensor& token,
-                              const Tensor& gates, const ExpertChoiceOptions& options) {
+                              const Tensor& gates, const RouteOptions& options) {
   const int64_t experts = logits_TE.size(1);
   const ExpertChoicePlan plan(logits_TE, options);
-  if (options.gate == ExpertGate::one || plan.bound() == 0) {
+  if (options.gate == Gate::one || plan.bound() == 0) {
     return at::zeros(logits_TE.sizes(), logits_TE.options());
   }
   const auto of_experts = [&](const Tensor& x_A) { return x_A.reshape({plan.computed, -1}); };
@@ -269,7 +269,7 @@ Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, 
   const auto scattered = [&](const Tensor& x_K) {
     return at::zeros({plan.computed, plan.cut.tokens}, x_K.options()).scatter_(1, token_K, x_K);
   };
-  if (options.gate == ExpertGate::softmax_experts) {
+  if (options.gate == Gate::softmax_all) {
     const at::IntArrayRef seen = seen_ids(options);
     const Tensor u_TE = in_columns(scattered(u_K).t(), options.kept, experts);
     const Tensor u = columns_of(u_TE, seen), g = softmax_of(columns_of(logits_TE, seen));
@@ -278,7 +278,7 @@ Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, 
   const Tensor through_K = of_experts(gates) * u_K, through_KT = scattered(through_K);
   const Tensor g_KT = scattered(of_experts(gates)), u_KT = scattered(u_K);
   const Tensor score_KT = columns_of(logits_TE, options.kept).t().contiguous();
-  const bool over_all = options.gate == ExpertGate::softmax_tokens;
+  const bool over_all = options.gate == Gate::softmax_tokens;
   Tensor grad_KT = at::zeros_like(score_KT);
   plan.each_size([&](const auto& of_groups, int64_t) {
     const Tensor inner = sum_in_order(of_groups(through_KT));
@@ -291,7 +291,7 @@ Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, 
   return in_columns(grad_KT.t(), options.kept, experts).contiguous();
 }
 
-RowTensors adaptive(const Tensor& logits_TE, const AdaptiveOptions& options) {
+RowTensors adaptive(const Tensor& logits_TE, const RouteOptions& options) {
   const Tensor logits_TK = columns_of(logits_TE, options.kept), nan_TK = logits_TK.isnan();
   check_tokens("route_adaptive", nan_TK.any(1), "NaN");
   // A threshold between two numbers of a narrower type is not rounded to one of them.

@@ -12,20 +12,20 @@
 
 namespace moesaic::ops {
 
-ChoiceTensors token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
+ChoiceTensors token_choice(const at::Tensor& logits_TE, const RouteOptions& options);
 at::Tensor token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits_TE,
                                  const at::Tensor& choice_Tk, const at::Tensor& choice_row_Tk,
-                                 const TokenChoiceOptions& options);
-RowTensors expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
+                                 const RouteOptions& options);
+RowTensors expert_choice(const at::Tensor& logits_TE, const RouteOptions& options);
 at::Tensor expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits_TE,
                                   const at::Tensor& token, const at::Tensor& gates,
-                                  const ExpertChoiceOptions& options);
-RowTensors adaptive(const at::Tensor& logits_TE, const AdaptiveOptions& options);
+                                  const RouteOptions& options);
+RowTensors adaptive(const at::Tensor& logits_TE, const RouteOptions& options);
 
 /// Second half of token choice: rows of these choices [T, k] among all `experts`, best first, and
 /// of their gates. Choices that find their expert full or pruned are dropped.
 ChoiceTensors rows_of_choices(const at::Tensor& choice_Tk, const at::Tensor& gate_Tk,
-                              int64_t experts, const TokenChoiceOptions& options);
+                              int64_t experts, const RouteOptions& options);
 
 // The two steps of a softmax whose order decides its bits. On the CPU they are those of
 // softmax_exp.h, with which the kernels of token choice weigh as well; elsewhere they are

@@ -8,11 +8,12 @@
 #include <c10/core/SymInt.h>
 #include <c10/util/ArrayRef.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/enum_names.h"
+#include "moesaic/ops/route.h"
 #include "operator.h"
 
 namespace moesaic::ops {
@@ -21,60 +22,55 @@ inline PrunedSelection pruned_selection(bool reroute) {
   return reroute ? PrunedSelection::reroute : PrunedSelection::zero;
 }
 
-/// Returns the number of rows that options give in place of a capacity factor; 0: by the factor.
-inline int64_t& given_rows(TokenChoiceOptions& options) {
-  return options.capacity;
-}
-inline int64_t& given_rows(ExpertChoiceOptions& options) {
-  return options.rows;
-}
+/// The gates of expert choice in the order of the numbers that its schema takes, and their names.
+inline constexpr std::array kExpertGates = {Gate::softmax_selected, Gate::softmax_tokens,
+                                            Gate::softmax_all, Gate::one};
+inline const std::vector<std::string> kExpertGateNames = {"softmax_selected", "softmax_tokens",
+                                                          "softmax_experts", "one"};
 
 /// Options of a call of an operator, whose sizes may be symbols of a compiler that traces it. They
 /// are made from options, and are options again where the sizes are numbers.
-template <class Options>
 struct RouteCall {
-  Options known;  ///< All but the sizes.
+  RouteOptions known;  ///< All but the sizes.
   c10::SymInt group_size, rows;
 
-  RouteCall(Options options) : known(std::move(options)) {
-    group_size = known.group_size;
-    rows = given_rows(known);
-  }
-  RouteCall(Options known_, c10::SymInt group_size_, c10::SymInt rows_)
+  RouteCall(RouteOptions options)
+      : known(std::move(options)), group_size(known.group_size), rows(known.given_rows()) {}
+  RouteCall(RouteOptions known_, c10::SymInt group_size_, c10::SymInt rows_)
       : known(std::move(known_)), group_size(std::move(group_size_)), rows(std::move(rows_)) {}
-  operator Options() const {
-    Options options = known;
+  operator RouteOptions() const {
+    RouteOptions options = known;
     options.group_size = group_size.expect_int();
-    given_rows(options) = rows.expect_int();
+    options.l = 0;
+    options.capacity.rows = rows.expect_int();
     return options;
   }
 };
-using TokenChoiceCall = RouteCall<TokenChoiceOptions>;
-using ExpertChoiceCall = RouteCall<ExpertChoiceOptions>;
 
 struct TokenChoicePacking {
   static constexpr const char* kName = "moesaic::route_token_choice";
 
-  static void check(const at::Tensor& logits, const TokenChoiceCall& call);
-  static auto pack(const TokenChoiceCall& call) {
-    const TokenChoiceOptions& options = call.known;
+  static void check(const at::Tensor& logits, const RouteCall& call);
+  static auto pack(const RouteCall& call) {
+    const RouteOptions& options = call.known;
+    const CapacityRule& capacity = options.capacity;
     return std::make_tuple(
-        options.k, static_cast<int64_t>(options.gate), options.capacity_factor, call.group_size,
-        options.kept, options.batch_priority, options.pruned == PrunedSelection::reroute,
-        static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of, call.rows);
+        options.k, static_cast<int64_t>(options.gate), capacity.factor, call.group_size,
+        options.kept, capacity.batch_priority, options.pruned == PrunedSelection::reroute,
+        static_cast<int64_t>(capacity.rounding), capacity.multiple_of, call.rows);
   }
-  static TokenChoiceCall unpack(int64_t k, int64_t gate, double capacity_factor,
-                                c10::SymInt group_size, at::IntArrayRef kept, bool batch_priority,
-                                bool reroute, int64_t capacity_rounding,
-                                int64_t capacity_multiple_of, c10::SymInt capacity) {
+  static RouteCall unpack(int64_t k, int64_t gate, double capacity_factor, c10::SymInt group_size,
+                          at::IntArrayRef kept, bool batch_priority, bool reroute,
+                          int64_t capacity_rounding, int64_t capacity_multiple_of,
+                          c10::SymInt capacity) {
     return {{.k = k,
              .gate = static_cast<Gate>(gate),
-             .capacity_factor = capacity_factor,
+             .capacity = {.factor = capacity_factor,
+                          .rounding = static_cast<CapacityRounding>(capacity_rounding),
+                          .multiple_of = capacity_multiple_of,
+                          .batch_priority = batch_priority},
              .kept = kept.vec(),
-             .batch_priority = batch_priority,
-             .pruned = pruned_selection(reroute),
-             .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
-             .capacity_multiple_of = capacity_multiple_of},
+             .pruned = pruned_selection(reroute)},
             std::move(group_size),
             std::move(capacity)};
   }
@@ -85,13 +81,13 @@ struct TokenChoiceBackwardPacking {
   static constexpr const char* kName = "moesaic::route_token_choice_backward";
 
   static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& choice,
-                    const at::Tensor& choice_row, const TokenChoiceOptions& options);
-  static auto pack(const TokenChoiceCall& call) {
+                    const at::Tensor& choice_row, const RouteOptions& options);
+  static auto pack(const RouteCall& call) {
     return std::make_tuple(static_cast<int64_t>(call.known.gate), call.known.kept,
                            call.known.pruned == PrunedSelection::reroute);
   }
-  static TokenChoiceCall unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
-    return TokenChoiceOptions{
+  static RouteCall unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
+    return RouteOptions{
         .gate = static_cast<Gate>(gate), .kept = kept.vec(), .pruned = pruned_selection(reroute)};
   }
 };
@@ -99,23 +95,26 @@ struct TokenChoiceBackwardPacking {
 struct ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice";
 
-  static void check(const at::Tensor& logits, const ExpertChoiceCall& call);
-  static auto pack(const ExpertChoiceCall& call) {
-    const ExpertChoiceOptions& options = call.known;
-    return std::make_tuple(
-        call.rows, options.capacity_factor, call.group_size, static_cast<int64_t>(options.gate),
-        options.kept, options.pruned == PrunedSelection::reroute,
-        static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of);
+  static void check(const at::Tensor& logits, const RouteCall& call);
+  static auto pack(const RouteCall& call) {
+    const RouteOptions& options = call.known;
+    const int64_t gate = std::ranges::find(kExpertGates, options.gate) - kExpertGates.begin();
+    return std::make_tuple(call.rows, options.capacity.factor, call.group_size, gate, options.kept,
+                           options.pruned == PrunedSelection::reroute,
+                           static_cast<int64_t>(options.capacity.rounding),
+                           options.capacity.multiple_of);
   }
-  static ExpertChoiceCall unpack(c10::SymInt rows, double capacity_factor, c10::SymInt group_size,
-                                 int64_t gate, at::IntArrayRef kept, bool reroute,
-                                 int64_t capacity_rounding, int64_t capacity_multiple_of) {
-    return {{.capacity_factor = capacity_factor,
-             .gate = static_cast<ExpertGate>(gate),
+  static RouteCall unpack(c10::SymInt rows, double capacity_factor, c10::SymInt group_size,
+                          int64_t gate, at::IntArrayRef kept, bool reroute,
+                          int64_t capacity_rounding, int64_t capacity_multiple_of) {
+    check_enum("route_expert_choice", "gate", gate, kExpertGateNames);
+    return {{.kind = RoutingKind::expert_choice,
+             .gate = kExpertGates[static_cast<size_t>(gate)],
+             .capacity = {.factor = capacity_factor,
+                          .rounding = static_cast<CapacityRounding>(capacity_rounding),
+                          .multiple_of = capacity_multiple_of},
              .kept = kept.vec(),
-             .pruned = pruned_selection(reroute),
-             .capacity_rounding = static_cast<CapacityRounding>(capacity_rounding),
-             .capacity_multiple_of = capacity_multiple_of},
+             .pruned = pruned_selection(reroute)},
             std::move(group_size),
             std::move(rows)};
   }
@@ -126,18 +125,18 @@ struct ExpertChoiceBackwardPacking : ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice_backward";
 
   static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& token,
-                    const at::Tensor& gates, const ExpertChoiceCall& call);
+                    const at::Tensor& gates, const RouteCall& call);
 };
 
 struct AdaptivePacking {
   static constexpr const char* kName = "moesaic::route_adaptive";
 
-  static void check(const at::Tensor& logits, const AdaptiveOptions& options);
-  static auto pack(const AdaptiveOptions& options) {
+  static void check(const at::Tensor& logits, const RouteOptions& options);
+  static auto pack(const RouteOptions& options) {
     return std::make_tuple(options.threshold, options.kept);
   }
-  static AdaptiveOptions unpack(double threshold, at::IntArrayRef kept) {
-    return {.threshold = threshold, .kept = kept.vec()};
+  static RouteOptions unpack(double threshold, at::IntArrayRef kept) {
+    return {.kind = RoutingKind::threshold, .threshold = threshold, .kept = kept.vec()};
   }
 };
 
@@ -165,13 +164,13 @@ using ExpertChoiceBackward =
 using AdaptiveOperator = OptionsOperator<AdaptivePacking, RowTensors(const at::Tensor&)>;
 
 /// Returns the number of experts that are computed.
-template <class Options, class Int>
-Int computed_experts(const Options& options, const Int& experts) {
+template <class Int>
+Int computed_experts(const RouteOptions& options, const Int& experts) {
   return options.kept.empty() ? experts : Int(static_cast<int64_t>(options.kept.size()));
 }
 /// Returns the number of experts that selection, softmax and capacity see.
-template <class Options, class Int>
-Int seen_experts(const Options& options, const Int& experts) {
+template <class Int>
+Int seen_experts(const RouteOptions& options, const Int& experts) {
   return options.pruned == PrunedSelection::reroute ? computed_experts(options, experts) : experts;
 }
 

@@ -58,38 +58,35 @@ SymInt over_groups(const SymInt& tokens, const SymInt& group_size, const auto& r
 }
 
 /// Returns the upper bound A of the rows of a token-choice routing.
-SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts,
-                              const TokenChoiceCall& call) {
+SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts, const RouteCall& call) {
   const SymInt computed = computed_experts(call.known, experts);
   const SymInt selected = tokens * computed.min(call.known.k);
   const bool fixed = call.rows.maybe_as_int() != 0;
-  if (!fixed && call.known.capacity_factor == 0.0) return selected;
+  if (!fixed && call.known.capacity.factor == 0.0) return selected;
   const SymInt seen = seen_experts(call.known, experts);
   const SymInt rows = over_groups(tokens, call.group_size, [&](const SymInt& group) {
-    return group.min(
-        fixed ? call.rows
-              : capacity_of_group(group, call.known.k, call.known.capacity_rule(), seen));
+    return group.min(fixed ? call.rows
+                           : capacity_of_group(group, call.known.k, call.known.capacity, seen));
   });
   return selected.min(computed * rows);
 }
 
 /// Returns how many tokens an expert selects in all groups together.
-SymInt expert_choice_rows(const SymInt& tokens, const SymInt& experts,
-                          const ExpertChoiceCall& call) {
+SymInt expert_choice_rows(const SymInt& tokens, const SymInt& experts, const RouteCall& call) {
   const SymInt seen = seen_experts(call.known, experts);
   return over_groups(tokens, call.group_size, [&](const SymInt& group) {
     if (call.rows.maybe_as_int() != 0) return call.rows;
-    return group.min(capacity_of_group(group, 1, call.known.capacity_rule(), seen));
+    return group.min(capacity_of_group(group, 1, call.known.capacity, seen));
   });
 }
 
-SymInt max_rows(const at::Tensor& logits, const ExpertChoiceCall& call) {
+SymInt max_rows(const at::Tensor& logits, const RouteCall& call) {
   return computed_experts(call.known, logits.sym_size(1)) *
          expert_choice_rows(logits.sym_size(0), logits.sym_size(1), call);
 }
 
 /// Throws where an expert would select more tokens than the smallest group has.
-void check_selected(const char* op, const at::Tensor& logits, const ExpertChoiceCall& call) {
+void check_selected(const char* op, const at::Tensor& logits, const RouteCall& call) {
   const auto tokens = logits.sym_size(0).maybe_as_int(), rows = call.rows.maybe_as_int();
   const auto group_size = call.group_size.maybe_as_int();
   if (!tokens || !rows || !group_size || *tokens == 0) return;  // The kernel knows the sizes.
@@ -98,6 +95,13 @@ void check_selected(const char* op, const at::Tensor& logits, const ExpertChoice
   if (*rows > smallest) {
     fail("{}: an expert cannot select {} of the {} tokens of a group", op, *rows, smallest);
   }
+}
+
+/// Returns the names of the gates of token choice, by the numbers that its schema takes.
+std::vector<std::string> token_gate_names() {
+  std::vector<std::string> names = gate_names();
+  names.pop_back();  // The last one is of expert choice.
+  return names;
 }
 
 }  // namespace
@@ -109,10 +113,10 @@ RowTensors unfilled_rows(const at::Tensor& logits_TE, const SymInt& computed, co
           at::empty_symint({logits_TE.sym_size(0) + 1}, index), at::empty_symint({bound}, index)};
 }
 
-void TokenChoicePacking::check(const at::Tensor& logits, const TokenChoiceCall& call) {
+void TokenChoicePacking::check(const at::Tensor& logits, const RouteCall& call) {
   constexpr const char* kOp = "route_token_choice";
   check_logits(kOp, logits);
-  const TokenChoiceOptions& options = call.known;
+  const RouteOptions& options = call.known;
   const int64_t k = options.k;
   const SymInt experts = logits.sym_size(1);
   const SymInt computed = check_kept(kOp, options.kept, experts);
@@ -122,12 +126,12 @@ void TokenChoicePacking::check(const at::Tensor& logits, const TokenChoiceCall& 
   if (options.pruned == PrunedSelection::reroute && computed < k) {
     fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, c10::str(computed));
   }
-  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
-  check_capacity(kOp, options.capacity_rule());
+  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), token_gate_names());
+  check_capacity(kOp, options.capacity);
   check_rows(kOp, "capacity", call.rows);
-  if (options.capacity_factor > 0.0 && call.rows > 0) {
+  if (options.capacity.factor > 0.0 && call.rows > 0) {
     fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
-         options.capacity_factor);
+         options.capacity.factor);
   }
   check_rows(kOp, "group_size", call.group_size);
   check_row_count(kOp, logits.sym_size(0), k);
@@ -135,7 +139,7 @@ void TokenChoicePacking::check(const at::Tensor& logits, const TokenChoiceCall& 
 
 void TokenChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Tensor& logits,
                                        const at::Tensor& choice, const at::Tensor& choice_row,
-                                       const TokenChoiceOptions& options) {
+                                       const RouteOptions& options) {
   constexpr const char* kOp = "route_token_choice_backward";
   check_logits(kOp, logits);
   check_like(kOp, "grad_gate", grad_gate, {-1}, logits);
@@ -144,32 +148,31 @@ void TokenChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Te
   check_index(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)}, logits);
   check_values_between(kOp, "choice", choice, 0, logits.sym_size(1));
   check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.sym_size(0));
-  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
+  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), token_gate_names());
   check_kept(kOp, options.kept, logits.sym_size(1));
 }
 
-void ExpertChoicePacking::check(const at::Tensor& logits, const ExpertChoiceCall& call) {
+void ExpertChoicePacking::check(const at::Tensor& logits, const RouteCall& call) {
   constexpr const char* kOp = "route_expert_choice";
   check_logits(kOp, logits);
-  const ExpertChoiceOptions& options = call.known;
+  const RouteOptions& options = call.known;
   const SymInt tokens = logits.sym_size(0), experts = logits.sym_size(1);
   const SymInt computed = check_kept(kOp, options.kept, experts);
   check_rows(kOp, "rows", call.rows);
-  check_capacity(kOp, options.capacity_rule());
-  if ((call.rows > 0) == (options.capacity_factor > 0.0)) {
+  check_capacity(kOp, options.capacity);
+  if ((call.rows > 0) == (options.capacity.factor > 0.0)) {
     fail("{}: give either rows or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
-         options.capacity_factor);
+         options.capacity.factor);
   }
   check_rows(kOp, "group_size", call.group_size);
   check_selected(kOp, logits, call);
-  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), expert_gate_names());
   check_row_count(kOp, expert_choice_rows(tokens, experts, call), computed);
   check_row_count(kOp, tokens, 1);
 }
 
 void ExpertChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Tensor& logits,
                                         const at::Tensor& token, const at::Tensor& gates,
-                                        const ExpertChoiceCall& call) {
+                                        const RouteCall& call) {
   constexpr const char* kOp = "route_expert_choice_backward";
   ExpertChoicePacking::check(logits, call);
   const SymInt bound = max_rows(logits, call);
@@ -179,7 +182,7 @@ void ExpertChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::T
   check_values_between(kOp, "token", token, 0, logits.sym_size(0));
 }
 
-void AdaptivePacking::check(const at::Tensor& logits, const AdaptiveOptions& options) {
+void AdaptivePacking::check(const at::Tensor& logits, const RouteOptions& options) {
   constexpr const char* kOp = "route_adaptive";
   check_logits(kOp, logits);
   check_row_count(kOp, logits.sym_size(0), check_kept(kOp, options.kept, logits.sym_size(1)));
@@ -188,7 +191,7 @@ void AdaptivePacking::check(const at::Tensor& logits, const AdaptiveOptions& opt
 
 namespace {
 
-ChoiceTensors token_choice_shapes(const at::Tensor& logits, const TokenChoiceCall& call) {
+ChoiceTensors token_choice_shapes(const at::Tensor& logits, const RouteCall& call) {
   const SymInt tokens = logits.sym_size(0), experts = logits.sym_size(1), k = call.known.k;
   const SymInt computed = computed_experts(call.known, experts);
   const SymInt bound = token_choice_row_bound(tokens, experts, call);
@@ -198,19 +201,18 @@ ChoiceTensors token_choice_shapes(const at::Tensor& logits, const TokenChoiceCal
   return std::tuple_cat(unfilled_rows(logits, computed, bound), choices(), choices());
 }
 
-RowTensors expert_choice_shapes(const at::Tensor& logits, const ExpertChoiceCall& call) {
+RowTensors expert_choice_shapes(const at::Tensor& logits, const RouteCall& call) {
   return unfilled_rows(logits, computed_experts(call.known, logits.sym_size(1)),
                        max_rows(logits, call));
 }
 
 /// Shapes of both gradients.
-template <class Call>
 at::Tensor backward_shapes(const at::Tensor&, const at::Tensor& logits, const at::Tensor&,
-                           const at::Tensor&, const Call&) {
+                           const at::Tensor&, const RouteCall&) {
   return at::empty_symint(logits.sym_sizes(), logits.options());
 }
 
-RowTensors adaptive_shapes(const at::Tensor& logits, const AdaptiveOptions& options) {
+RowTensors adaptive_shapes(const at::Tensor& logits, const RouteOptions& options) {
   const SymInt computed = computed_experts(options, logits.sym_size(1));
   return unfilled_rows(logits, computed, logits.sym_size(0) * computed);
 }
@@ -220,12 +222,11 @@ RowTensors adaptive_shapes(const at::Tensor& logits, const AdaptiveOptions& opti
 template <class Forward, class Backward, size_t first, size_t second>
 class ThroughGates
     : public torch::autograd::Function<ThroughGates<Forward, Backward, first, second>> {
-  using Call = typename Forward::CallOptions;
   using Out = typename Forward::Result;
 
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const at::Tensor& logits, const Call& call) {
+                                                const at::Tensor& logits, const RouteCall& call) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto out =
         std::apply([](const auto&... each) { return torch::autograd::variable_list{each...}; },
@@ -250,7 +251,7 @@ class ThroughGates
   }
 
   /// What autograd calls.
-  static Out route(const at::Tensor& logits, const Call& call) {
+  static Out route(const at::Tensor& logits, const RouteCall& call) {
     if (!torch::autograd::compute_requires_grad(logits)) {
       const at::AutoDispatchBelowADInplaceOrView guard;
       return Forward::call(logits, call);
@@ -265,16 +266,9 @@ class ThroughGates
 using TokenChoiceGates = ThroughGates<TokenChoiceOperator, TokenChoiceBackward, 5, 6>;
 using ExpertChoiceGates = ThroughGates<ExpertChoiceOperator, ExpertChoiceBackward, 1, 2>;
 
-RowTensors route_adaptive_autograd(const at::Tensor& logits, const AdaptiveOptions& options) {
+RowTensors route_adaptive_autograd(const at::Tensor& logits, const RouteOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return AdaptiveOperator::call(logits, options);
-}
-
-/// Returns the routing of tokens that do not rank experts.
-Routing unranked_routing(const RowTensors& rows) {
-  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
-  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
-  return {offsets, token, gate, token_offsets, token_row, choice};
 }
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
@@ -286,7 +280,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "int capacity_rounding=0, int capacity_multiple_of=4, SymInt capacity=0) -> (Tensor offsets, "
       "Tensor token, Tensor gate, Tensor token_offsets, Tensor token_row, Tensor choice, "
       "Tensor choice_row)");
-  define<TokenChoiceBackward, backward_shapes<TokenChoiceCall>>(
+  define<TokenChoiceBackward, backward_shapes>(
       m,
       "route_token_choice_backward(Tensor grad_gate, Tensor logits, Tensor choice, "
       "Tensor choice_row, int gate, int[] kept, bool reroute) -> Tensor");
@@ -298,7 +292,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       "capacity_rounding=0, "
       "int capacity_multiple_of=4) -> (Tensor offsets, Tensor token, Tensor gate, "
       "Tensor token_offsets, Tensor token_row)");
-  define<ExpertChoiceBackward, backward_shapes<ExpertChoiceCall>>(
+  define<ExpertChoiceBackward, backward_shapes>(
       m,
       "route_expert_choice_backward(Tensor grad_gate, Tensor logits, Tensor token, Tensor gates, "
       "SymInt rows, float capacity_factor, SymInt group_size, int gate, int[] kept, bool reroute, "
@@ -312,18 +306,18 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 }  // namespace
 }  // namespace ops
 
-Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
-  auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
-      ops::TokenChoiceOperator::call(logits_TE, options);
+Routing route(const at::Tensor& logits_TE, const RouteOptions& options) {
+  if (options.is_token_choice()) {
+    auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
+        ops::TokenChoiceOperator::call(logits_TE, options);
+    return {offsets, token, gate, token_offsets, token_row, choice};
+  }
+  auto [offsets, token, gate, token_offsets, token_row] =
+      options.is_expert_choice() ? ops::ExpertChoiceOperator::call(logits_TE, options)
+                                 : ops::AdaptiveOperator::call(logits_TE, options);
+  // Tokens do not rank experts.
+  const at::Tensor choice = at::empty({token_offsets.size(0) - 1, 0}, token.options());
   return {offsets, token, gate, token_offsets, token_row, choice};
-}
-
-Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  return ops::unranked_routing(ops::ExpertChoiceOperator::call(logits_TE, options));
-}
-
-Routing route_adaptive(const at::Tensor& logits_TE, const AdaptiveOptions& options) {
-  return ops::unranked_routing(ops::AdaptiveOperator::call(logits_TE, options));
 }
 
 }  // namespace moesaic

@@ -22,11 +22,6 @@ std::vector<std::string> capacity_rounding_names() {
   return {"ceil", "round"};
 }
 
-CapacityRounding capacity_rounding_from_name(std::string_view name) {
-  return ops::enum_from_name<CapacityRounding>("rounding of capacities", name,
-                                               capacity_rounding_names());
-}
-
 int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts) {
   if (rule.rows > 0) return rule.rows;
   if (rule.multiple_of < 1) {
@@ -46,26 +41,14 @@ int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int
 }
 
 std::vector<std::string> gate_names() {
-  return {"softmax_selected", "softmax_all", "logit", "one"};
+  return {"softmax_selected", "softmax_all", "logit", "one", "softmax_tokens"};
 }
 Gate gate_from_name(std::string_view name) {
   return ops::enum_from_name<Gate>("gate", name, gate_names());
 }
 
-std::vector<std::string> expert_gate_names() {
-  return {"softmax_selected", "softmax_tokens", "softmax_experts", "one"};
-}
-ExpertGate expert_gate_from_name(std::string_view name) {
-  return ops::enum_from_name<ExpertGate>("gate of expert choice", name, expert_gate_names());
-}
-
 std::vector<std::string> pruned_selection_names() {
   return {"zero", "reroute"};
-}
-
-PrunedSelection pruned_selection_from_name(std::string_view name) {
-  return ops::enum_from_name<PrunedSelection>("treatment of removed experts", name,
-                                              pruned_selection_names());
 }
 
 }  // namespace moesaic

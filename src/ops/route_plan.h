@@ -25,10 +25,10 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
 }
 
 /// Returns the rows per expert in expert choice: `rows`, or the capacity where it is 0.
-inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
+inline GroupRows expert_choice_rows(const TokenGroups& cut, const RouteOptions& options,
                                     int64_t experts) {
-  if (options.rows > 0) return {cut.count(), options.rows, options.rows};
-  return capacity_rows(cut, 1, options.capacity_rule(), seen_experts(options, experts));
+  if (const int64_t given = options.given_rows(); given > 0) return {cut.count(), given, given};
+  return capacity_rows(cut, 1, options.capacity, seen_experts(options, experts));
 }
 
 /// Returns the arrays of an unfilled routing.
@@ -52,13 +52,13 @@ struct TokenChoiceSizes {
   bool is_limited;  ///< Whether choices can be dropped; only then do groups matter.
   int64_t bound;    ///< Upper bound A of the rows.
 
-  TokenChoiceSizes(int64_t tokens_, int64_t experts_, const TokenChoiceOptions& options)
+  TokenChoiceSizes(int64_t tokens_, int64_t experts_, const RouteOptions& options)
       : tokens(tokens_),
         experts(experts_),
         k(options.k),
         computed(computed_experts(options, experts)),
         cut(tokens, options.group_size),
-        rows(capacity_rows(cut, k, options.capacity_rule(), seen_experts(options, experts))),
+        rows(capacity_rows(cut, k, options.capacity, seen_experts(options, experts))),
         is_limited(rows.has_capacity(cut)),
         bound(std::min(computed * rows.total(), tokens * std::min(k, computed))) {
     if (is_limited) return;
@@ -73,7 +73,7 @@ struct ExpertChoiceSizes {
   TokenGroups cut;
   GroupRows rows;
 
-  ExpertChoiceSizes(int64_t tokens_, int64_t experts_, const ExpertChoiceOptions& options)
+  ExpertChoiceSizes(int64_t tokens_, int64_t experts_, const RouteOptions& options)
       : tokens(tokens_),
         experts(experts_),
         computed(computed_experts(options, experts)),

@@ -17,7 +17,7 @@ const char* replacement_of(const nn::MoELayer& layer) {
 }
 
 bool reroutes(const MoEBlock& block) {
-  return nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute;
+  return block.layer->options().rule.pruned == PrunedSelection::reroute;
 }
 
 /// Returns the cosines of the experts' mean outputs, [E, E]; 0 for those without one.
@@ -131,10 +131,8 @@ void apply_plan(Model& model, const PrunePlan& plan) {
   if (plan.replace != kReroute) return;
   for (MoEBlock block : blocks) {
     nn::RouterOptions options = block.layer->options();
-    const auto reroute = [](auto& rule) {  // By a threshold both ways agree.
-      if constexpr (requires { rule.pruned; }) rule.pruned = PrunedSelection::reroute;
-    };
-    std::visit(reroute, options.rule);
+    if (options.rule.kind == RoutingKind::threshold) continue;  // Both ways agree.
+    options.rule.pruned = PrunedSelection::reroute;
     block.layer->router->set_options(std::move(options));
   }
 }

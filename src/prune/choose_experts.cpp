@@ -109,7 +109,7 @@ struct RankedGroup {
   }
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
-    const int64_t selected = nn::num_selected_experts(block->layer->options().rule);
+    const int64_t selected = block->layer->options().rule.num_selected_experts();
     return std::min(std::max<int64_t>(selected, 1), size());
   }
   int64_t count_of(const Ids& ids) const {
@@ -160,7 +160,7 @@ void check_count(const KeepRule& rule, const RankedGroup& group) {
     fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
                group.size());
   }
-  const int64_t selected = nn::num_selected_experts(group.block->layer->options().rule);
+  const int64_t selected = group.block->layer->options().rule.num_selected_experts();
   if (count < std::min(selected, group.size())) {
     fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects; {}",
                rule.where, group.where, count, group.experts(), selected,

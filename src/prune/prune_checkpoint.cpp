@@ -61,10 +61,10 @@ int64_t experts_of(const Model& model) {
 }
 
 /// Returns how a layer chooses, for messages.
-std::string routing_text(const nn::RoutingRule& rule) {
-  if (std::holds_alternative<ExpertChoiceOptions>(rule)) return "experts select tokens";
-  if (std::holds_alternative<AdaptiveOptions>(rule)) return "a threshold selects experts";
-  return fmt::format("a token selects {} experts", nn::num_selected_experts(rule));
+std::string routing_text(const RouteOptions& rule) {
+  if (rule.is_expert_choice()) return "experts select tokens";
+  if (rule.kind == RoutingKind::threshold) return "a threshold selects experts";
+  return fmt::format("a token selects {} experts", rule.k);
 }
 
 std::string routing_problem(const Model& finetuned, const Model& pretrained) {
@@ -306,8 +306,7 @@ RowsPerToken rows_of_kept(const Model& model, const auto& count) {
   RowsPerToken rows;
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const int64_t kept = std::ssize(layer->kept()), all = layer->options().num_experts;
-    const bool is_rerouted =
-        nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
+    const bool is_rerouted = layer->options().rule.pruned == PrunedSelection::reroute;
     const bool computes_all = is_rerouted || !layer->merged_into.empty();
     const double fraction =
         computes_all ? 1.0 : static_cast<double>(kept) / static_cast<double>(all);

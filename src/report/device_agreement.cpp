@@ -16,8 +16,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 namespace moesaic {
 namespace {
@@ -102,7 +101,7 @@ constexpr RowType kRowTypes[] = {{at::kFloat, "float32", 1e-4},
 
 /// A routing whose indices are the same on every device, with gates of a type.
 Routing some_routing(at::Device device, at::ScalarType type) {
-  Routing routing = route_token_choice(numbers({200, 5}, 3), {.k = 2, .kept = {0, 2, 3}});
+  Routing routing = route(numbers({200, 5}, 3), {.k = 2, .kept = {0, 2, 3}});
   for (Tensor* index :
        {&routing.offsets, &routing.token, &routing.token_offsets, &routing.token_row}) {
     *index = index->to(device);
@@ -205,15 +204,16 @@ std::vector<DeviceCase> device_cases() {
   for (const int64_t tokens : {300, 9000}) {
     const std::string what = fmt::format(" of {} tokens", tokens);
     for (const bool priority : {false, true}) {
-      const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.9, .batch_priority = priority};
-      cases.push_back(routing_case(
-          "route_token_choice", what + (priority ? " by priority" : ""), {tokens, 6},
-          [options](const Tensor& logits) { return route_token_choice(logits, options); }));
+      const RouteOptions options{.capacity = {.factor = 0.9, .batch_priority = priority}};
+      cases.push_back(
+          routing_case("route_token_choice", what + (priority ? " by priority" : ""), {tokens, 6},
+                       [options](const Tensor& logits) { return route(logits, options); }));
     }
-    const ExpertChoiceOptions choice{.capacity_factor = 1.5, .gate = ExpertGate::softmax_tokens};
-    cases.push_back(routing_case(
-        "route_expert_choice", what, {tokens, 6},
-        [choice](const Tensor& logits) { return route_expert_choice(logits, choice); }));
+    const RouteOptions choice{.kind = RoutingKind::expert_choice,
+                              .gate = Gate::softmax_tokens,
+                              .capacity = {.factor = 1.5}};
+    cases.push_back(routing_case("route_expert_choice", what, {tokens, 6},
+                                 [choice](const Tensor& logits) { return route(logits, choice); }));
   }
   for (const RowType& type : kRowTypes) {
     std::vector<std::string> of_experts = {"grouped_mlp"};

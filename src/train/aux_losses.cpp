@@ -95,8 +95,8 @@ ZeroLoss zero_without_noise(const NoiseOptions& noise, const SettingPaths& paths
 
 ZeroLoss zero_loss(const std::string& name, const nn::RouterOptions& router,
                    const SettingPaths& paths) {
-  if (name != "router_z" && nn::num_selected_experts(router.rule) == 0) {
-    const bool experts = std::holds_alternative<ExpertChoiceOptions>(router.rule);
+  if (name != "router_z" && router.rule.num_selected_experts() == 0) {
+    const bool experts = router.rule.is_expert_choice();
     return {fmt::format("balances tokens that choose, but here {}; leave it out or choose router_z",
                         experts ? "experts choose and are balanced" : "a threshold does"),
             paths.router_name};
@@ -115,10 +115,8 @@ ZeroLoss zero_loss(const std::string& name, const Model& model) {
   return {};
 }
 
-bool gates_are_one(const nn::RoutingRule& rule) {
-  if (const auto* tokens = std::get_if<TokenChoiceOptions>(&rule)) return tokens->gate == Gate::one;
-  const auto* experts = std::get_if<ExpertChoiceOptions>(&rule);
-  return experts == nullptr || experts->gate == ExpertGate::one;
+bool gates_are_one(const RouteOptions& rule) {
+  return rule.kind == RoutingKind::threshold || rule.gate == Gate::one;
 }
 
 /// Warns of the first router with gates of 1 that the phase trains.

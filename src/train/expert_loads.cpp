@@ -17,9 +17,8 @@ constexpr const char *kLoadPrefix = "experts/", *kRowsName = "rows", *kSelectedN
 
 /// Returns whether tokens can find no room at an expert that they select.
 bool has_drops(const nn::MoELayerImpl& layer) {
-  const auto* const rule = std::get_if<TokenChoiceOptions>(&layer.options().rule);
-  return rule != nullptr && layer.merged_into.empty() &&
-         (rule->capacity_factor > 0.0 || rule->capacity > 0);
+  const RouteOptions& rule = layer.options().rule;
+  return rule.is_token_choice() && layer.merged_into.empty() && rule.capacity.has_capacity();
 }
 
 /// Returns the number of tokens that selected each kept expert, [K] int64.

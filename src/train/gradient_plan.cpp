@@ -163,8 +163,8 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
                          bool has_aux_losses) {
   const int64_t tokens = batch * model.tokens_per_image();
   for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::RoutingRule& rule = block.layer->options().rule;
-    const int64_t choices = std::max<int64_t>(1, nn::num_selected_experts(rule));
+    const RouteOptions& rule = block.layer->options().rule;
+    const int64_t choices = std::max<int64_t>(1, rule.num_selected_experts());
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
           "{}: {} images of {} tokens that select {} experts exceed the 2^31 rows of a routing; "
@@ -173,7 +173,7 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
           std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
     }
     check_tokens(locations, model, block, rule, tokens);
-    const int64_t group_size = nn::group_size(rule);
+    const int64_t group_size = rule.group_size;
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: group_size {} must divide the {} of a batch ({} of {}), since there are auxiliary "

@@ -145,7 +145,7 @@ void check_evaluation(const RunConfig& config, const SettingLocations& locations
   const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::RoutingRule rule = block.layer->router->evaluation_rule();
+    const RouteOptions rule = block.layer->router->evaluation_rule();
     for (const int64_t count : {batch, images % batch}) {
       if (count > 0) check_tokens(locations, model, block, rule, count * model.tokens_per_image());
     }
@@ -376,14 +376,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 }  // namespace
 
 void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
-                  const nn::RoutingRule& rule, int64_t tokens) {
+                  const RouteOptions& rule, int64_t tokens) {
   try {
     const int64_t experts = block.layer->options().num_experts;
-    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+    route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
   } catch (const Error& error) {
     const SettingPaths paths = model.setting_paths();
-    const auto* const choice = std::get_if<ExpertChoiceOptions>(&rule);
-    const bool has_rows = choice != nullptr && choice->rows > 0;
+    const bool has_rows = rule.is_expert_choice() && rule.given_rows() > 0;
     const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
     const std::string place =
         SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),

@@ -46,10 +46,9 @@ Tensor EagerVMoE::attention(const Tensor& x_BTd, const std::string& name) const 
 }
 
 Tensor EagerVMoE::experts(const Tensor& x_BTd, const std::string& name) const {
-  const EagerLayer layer{
-      of(name + ".router.weight").t(), of(name + ".experts.w1"),
-      of(name + ".experts.b1"),        of(name + ".experts.w2"),
-      of(name + ".experts.b2"),        config_.encoder.moe.router.num_selected_experts};
+  const EagerLayer layer{of(name + ".router.weight").t(), of(name + ".experts.w1"),
+                         of(name + ".experts.b1"),        of(name + ".experts.w2"),
+                         of(name + ".experts.b2"),        config_.encoder.moe.router.k};
   const Tensor x_Td = x_BTd.reshape({-1, x_BTd.size(2)});
   return (loop_ == Loop::masked ? masked_loop(layer, x_Td) : sorted_loop(layer, x_Td))
       .view_as(x_BTd);

@@ -5,7 +5,7 @@
 #include <ATen/ops/_grouped_mm.h>
 #include <torch/torch.h>
 
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::bench {
@@ -49,7 +49,7 @@ Tensor gpu_tokens(int64_t tokens, bool learns) {
 Tensor route_and_compute(const EagerLayer& layer, const Tensor& x_Td,
                          const std::vector<int64_t>& kept) {
   const Tensor logits = at::mm(x_Td, layer.router).to(at::kFloat);
-  const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
+  const Routing routing = route(logits, {.k = layer.k, .kept = kept});
   return routed_mlp(x_Td, routing, {layer.w1, layer.b1, layer.w2, layer.b2}, Activation::gelu_tanh);
 }
 

@@ -9,7 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "moesaic/report/throughput.h"
 
@@ -25,7 +25,7 @@ ExpertWeights experts_of(const EagerLayer& layer) {
 Tensor compute(const EagerLayer& layer, const ExpertWeights& experts, const Tensor& x_Td,
                const std::vector<int64_t>& kept = {}) {
   const Tensor logits = at::mm(x_Td.to(layer.router.scalar_type()), layer.router);
-  const Routing routing = route_token_choice(logits, {.k = layer.k, .kept = kept});
+  const Routing routing = route(logits, {.k = layer.k, .kept = kept});
   return routed_mlp(x_Td, routing, experts, Activation::gelu_tanh);
 }
 
@@ -109,13 +109,13 @@ Row against_dense(Run run, const EagerLayer& layer, const Tensor& x, double at_l
 void bench_routing(const Report& report) {
   at::manual_seed(1);
   const Tensor logits = at::randn({8320, 8});
-  const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.05};
-  const int64_t capacity = expert_capacity(8320, 2, 1.05, 8);
+  const RouteOptions options{.k = 2, .capacity = {.factor = 1.05}};
+  const int64_t capacity = expert_capacity(8320, 2, {1.05}, 8);
   const torch::NoGradGuard no_grad;
   report("cpu/routing", [&] {
-    return faster(alternate([&] { route_token_choice(logits, options); },
-                            [&] { eager_routing(logits, 2, capacity); }),
-                  8, "softmax, topk, one-hot cumsum, sort, bincount");
+    return faster(
+        alternate([&] { route(logits, options); }, [&] { eager_routing(logits, 2, capacity); }), 8,
+        "softmax, topk, one-hot cumsum, sort, bincount");
   });
 }
 
@@ -123,10 +123,10 @@ void bench_priority(const Report& report) {
   at::manual_seed(1);
   const Tensor logits = at::randn({8320, 8});
   const torch::NoGradGuard no_grad;
-  const int64_t capacity = expert_capacity(8320, 2, 1.05, 8);
-  const TokenChoiceOptions priority{.k = 2, .capacity_factor = 1.05, .batch_priority = true};
+  const int64_t capacity = expert_capacity(8320, 2, {1.05}, 8);
+  const RouteOptions priority{.k = 2, .capacity = {.factor = 1.05, .batch_priority = true}};
   report("cpu/route_batch_priority", [&] {
-    return faster(alternate([&] { route_token_choice(logits, priority); },
+    return faster(alternate([&] { route(logits, priority); },
                             [&] {
                               const Tensor best = std::get<0>(logits.max(1));
                               const Tensor order = best.argsort(-1, true);
@@ -140,7 +140,7 @@ void bench_moves(const Report& report) {
   at::manual_seed(1);
   const Tensor x = at::randn({8320, 768});
   const torch::NoGradGuard no_grad;
-  const Routing routing = route_token_choice(at::randn({8320, 8}), {.k = 2});
+  const Routing routing = route(at::randn({8320, 8}), {.k = 2});
   const Tensor token = routing.token.to(at::kLong), rows = dispatch(x, routing);
   report("cpu/dispatch", [&] {
     return faster(alternate([&] { dispatch(x, routing); }, [&] { x.index_select(0, token); }), {},
@@ -289,8 +289,7 @@ void bench_pruned(const Report& report) {
   const std::vector<int64_t> kept = {0, 2, 5, 7};
   const EagerLayer whole = layer_of({"d768", 768, 3072, 8, 1040}), pruned = whole.pruned(kept);
   const Tensor x = at::randn({1040, 768});
-  const Routing routing =
-      route_token_choice(at::mm(x, whole.router), TokenChoiceOptions{.k = 2, .kept = kept});
+  const Routing routing = route(at::mm(x, whole.router), RouteOptions{.k = 2, .kept = kept});
   const double fraction = routing.offsets[4].item<double>() / (2.0 * 1040);
   report("cpu/pruned_half", [&] {
     const Times times = alternate(infer(pruned, x, kept), infer(whole, x));

@@ -10,8 +10,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 namespace moesaic::bench {
 namespace {
@@ -22,17 +21,18 @@ constexpr int64_t kTokens = kGpuTokens, kWidth = kGpuWidth;
 
 void gpu_routing(const Report& report) {
   const Tensor logits = at::randn({kTokens, 8}, at::kCUDA);
-  const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.05};
-  const int64_t capacity = expert_capacity(kTokens, 2, 1.05, 8);
+  const RouteOptions options{.k = 2, .capacity = {.factor = 1.05}};
+  const int64_t capacity = expert_capacity(kTokens, 2, {1.05}, 8);
   report("gpu/routing", [&] {
-    return faster(short_times([=] { route_token_choice(logits, options); },
-                              [=] { eager_routing(logits, 2, capacity); }),
-                  10, "softmax, topk, one-hot cumsum, sort, bincount; goal for ours: 0.03 ms");
+    return faster(
+        short_times([=] { route(logits, options); }, [=] { eager_routing(logits, 2, capacity); }),
+        10, "softmax, topk, one-hot cumsum, sort, bincount; goal for ours: 0.03 ms");
   });
-  const ExpertChoiceOptions choice{.capacity_factor = 2, .gate = ExpertGate::softmax_experts};
-  const int64_t rows = expert_capacity(kTokens, 1, 2, 8);
+  const RouteOptions choice{
+      .kind = RoutingKind::expert_choice, .gate = Gate::softmax_all, .capacity = {.factor = 2}};
+  const int64_t rows = expert_capacity(kTokens, 1, {2.0}, 8);
   report("gpu/expert_choice", [&] {
-    return faster(short_times([=] { route_expert_choice(logits, choice); },
+    return faster(short_times([=] { route(logits, choice); },
                               [=] { at::topk(at::softmax(logits, -1).t(), rows, 1); }),
                   10, "softmax, topk of each expert; goal for ours: 0.07 ms");
   });
@@ -55,7 +55,7 @@ Row speed(double bytes, double goal, const std::function<void()>& work) {
 
 void gpu_moves(const Report& report) {
   const Tensor x = gpu_tokens(kTokens);
-  const Routing routing = route_token_choice(at::randn({kTokens, 8}, at::kCUDA), {.k = 2});
+  const Routing routing = route(at::randn({kTokens, 8}, at::kCUDA), {.k = 2});
   const Tensor rows = gpu_tokens(routing.max_rows());
   const double bytes = static_cast<double>(rows.nbytes() + x.nbytes());
   report("gpu/dispatch", [&] { return speed(bytes, 0.75, [=] { dispatch(x, routing); }); });
@@ -160,8 +160,7 @@ Row pruned_half() {
   const Tensor x = gpu_tokens(kTokens);
   const Tensor logits = at::mm(x, whole.router).to(at::kFloat);
   const double fraction =
-      route_token_choice(logits, {.k = 2, .kept = kept}).offsets[4].item<double>() /
-      (2.0 * kTokens);
+      route(logits, {.k = 2, .kept = kept}).offsets[4].item<double>() / (2.0 * kTokens);
   const GpuLayer kept_only = [kept](const EagerLayer& layer, const Tensor& tokens) {
     return route_and_compute(layer, tokens, kept);
   };

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "gpu_layer.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 #ifdef MOESAIC_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -83,12 +83,12 @@ void gpu_small_batch(const Report& report) {
   });
   const Tensor copy = at::empty_like(batch), half = batch.narrow(0, 0, kGpuTokens / 2);
   report("gpu/router", [&] {
-    const auto route = [=] {
+    const auto routing = [=] {
       const Tensor logits = at::mm(batch, layer.router).to(at::kFloat);
-      route_token_choice(logits, {.k = 2, .capacity_factor = 1.05});
+      route(logits, {.k = 2, .capacity = {.factor = 1.05}});
     };
-    return at_most(short_times(route, [=] { copy.narrow(0, 0, kGpuTokens / 2).copy_(half); }), 2.0,
-                   "logits and choice; baseline: as many bytes copied as the tokens have");
+    return at_most(short_times(routing, [=] { copy.narrow(0, 0, kGpuTokens / 2).copy_(half); }),
+                   2.0, "logits and choice; baseline: as many bytes copied as the tokens have");
   });
 }
 

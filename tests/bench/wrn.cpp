@@ -39,11 +39,11 @@ Row experts_row() {
           .num_experts = 4, .channels = kChannels, .side = kSide, .num_outputs = 160},
       nn::make_generator(1));
   const Tensor map = at::randn({kImages, kChannels, kSide, kSide}).requires_grad_(true);
-  ExpertChoiceOptions rule;
-  rule.rows = 16;
-  rule.group_size = kSide * kSide;
-  rule.gate = ExpertGate::softmax_tokens;
-  const Routing routing = route_expert_choice(at::randn({kImages * kSide * kSide, 4}), rule);
+  const RouteOptions rule{.kind = RoutingKind::expert_choice,
+                          .l = 16,
+                          .gate = Gate::softmax_tokens,
+                          .group_size = kSide * kSide};
+  const Routing routing = route(at::randn({kImages * kSide * kSide, 4}), rule);
   const Tensor weights = combine_weights(routing);
   const Tensor upstream = at::randn({kImages, kChannels, kSide, kSide});
   const auto gradient = [&](const Tensor& y_BCSS) {

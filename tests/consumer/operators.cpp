@@ -3,7 +3,7 @@
 #include <moesaic/ops/combine.h>
 #include <moesaic/ops/dispatch.h>
 #include <moesaic/ops/grouped_mlp.h>
-#include <moesaic/ops/route_token_choice.h>
+#include <moesaic/ops/route.h>
 #include <torch/torch.h>
 
 #include <iomanip>
@@ -18,8 +18,8 @@ int main() {
       torch::randn({experts, width, hidden}), torch::zeros({experts, hidden}),
       torch::randn({experts, hidden, width}), torch::zeros({experts, width})};
 
-  const moesaic::Routing routing = moesaic::route_token_choice(
-      x.matmul(router), {.k = 2, .gate = moesaic::Gate::softmax_all, .capacity_factor = 1.0});
+  const moesaic::Routing routing = moesaic::route(
+      x.matmul(router), {.k = 2, .gate = moesaic::Gate::softmax_all, .capacity = {.factor = 1.0}});
   const at::Tensor rows = moesaic::grouped_mlp(moesaic::dispatch(x, routing), routing.offsets,
                                                weights, moesaic::Activation::gelu);
   const at::Tensor y = moesaic::combine(rows, routing);  // [tokens, width]

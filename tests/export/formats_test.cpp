@@ -96,15 +96,15 @@ std::string said_of(const VMoEConfig& config) {
 TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
   VMoEConfig config = testing::small_vmoe_config();
   EXPECT_EQ(said_of(config), "");
-  VMoEDispatcherConfig& dispatcher = config.encoder.moe.router.dispatcher;
-  dispatcher.capacity_factor = 0.6;
+  CapacityRule& dispatcher = config.encoder.moe.router.capacity;
+  dispatcher.factor = 0.6;
   EXPECT_THAT(said_of(config),
               AllOf(HasSubstr("depends on the others of its batch"),
                     HasSubstr("share the capacity of experts"), HasSubstr("--without-capacity")));
   config.encoder.moe.num_group_images = 1;
   EXPECT_EQ(said_of(config), "");
   config.encoder.moe.num_group_images = 0;
-  dispatcher.evaluation_capacity_factor = 0.0;
+  dispatcher.evaluation_factor = 0.0;
   EXPECT_EQ(said_of(config), "");
 }
 

@@ -118,7 +118,7 @@ TEST_F(PredictImages, DamagedFilesAreNamedAndTheRestGoesOn) {
 
 TEST_F(PredictImages, OfGroupsOfOneImageAreThoseOfEachAlone) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.router.capacity.factor = 0.5;
   config.encoder.moe.num_group_images = 1;
   const auto model = small_vmoe(config);
   const auto together = predictions(*model);
@@ -129,7 +129,7 @@ TEST_F(PredictImages, OfGroupsOfOneImageAreThoseOfEachAlone) {
 
 TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.router.capacity.factor = 0.5;
   const auto model = small_vmoe(config);
   const auto together = predictions(*model, {.returns_routing = true});
   for (size_t i = 0; i < together.size(); ++i) {

@@ -51,7 +51,7 @@ TEST(Predict, CombinePutsPrunedExpertsAtZero) {
 
 TEST(Predict, ACapacityIsSharedByAllImages) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.router.capacity.factor = 0.5;
   const auto model = small_vmoe(config);
   const at::Tensor images = small_images(6);
   const auto found = predict(*model, images, {.returns_routing = true, .batch_size = 2});
@@ -62,7 +62,7 @@ TEST(Predict, ACapacityIsSharedByAllImages) {
 /// Groups do not know of one another: the last one is routed as if it were alone.
 TEST(Predict, TheLastGroupHasTheTokensThatAreLeft) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.router.capacity.factor = 0.5;
   config.encoder.moe.group_size = 34;
   const auto model = small_vmoe(config);
   const at::Tensor images = small_images(5);
@@ -80,7 +80,7 @@ TEST(Predict, TheLastGroupHasTheTokensThatAreLeft) {
 
 TEST(Predict, NoiseInEvaluationIsTheSameEachTimeAndForAnyBatch) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.0;
+  config.encoder.moe.router.capacity.factor = 0.0;
   config.encoder.moe.router.noise_std = 6.0;
   const at::Tensor images = small_images(4);
   const at::Tensor quiet = predict(*small_vmoe(config), images).at("logits");

@@ -68,19 +68,18 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
   config.representation_size = variant.representation;
   config.encoder.attention_qk_norm = variant.qk_norm;
   config.map_head_qk_norm = variant.head_qk_norm;
-  config.encoder.moe.router.dispatcher.bfloat16 = variant.bfloat16;
+  config.encoder.moe.router.bfloat16 = variant.bfloat16;
   config.encoder.moe.group_size = variant.group_size;
-  config.encoder.moe.router.gate = variant.gate;
-  config.encoder.moe.router.num_selected_experts = variant.selected;
+  config.encoder.moe.router.gate = gate_from_name(variant.gate);
+  config.encoder.moe.router.k = variant.selected;
   config.num_classes = variant.classes;
   config.patch_size = variant.patch;
   config.stem = variant.stem;
   config.encoder.position_emb.name = variant.position;
-  config.encoder.moe.router.dispatcher.capacity = variant.capacity;
-  config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;
-  config.encoder.moe.router.dispatcher.capacity_multiple_of = variant.multiple_of;
-  config.encoder.moe.router.dispatcher.evaluation_capacity_factor =
-      variant.evaluation_capacity_factor;
+  config.encoder.moe.router.capacity.rows = variant.capacity;
+  config.encoder.moe.router.capacity.factor = variant.capacity_factor;
+  config.encoder.moe.router.capacity.multiple_of = variant.multiple_of;
+  config.encoder.moe.router.capacity.evaluation_factor = variant.evaluation_capacity_factor;
   if (!variant.router.empty()) {
     config.encoder.moe.router =
         parse<VMoERouterConfig>(Document::from_text(variant.router, "router.json").root());

@@ -8,9 +8,7 @@
 #include "fake_gpu/fake_gpu_fixture.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic {
@@ -34,7 +32,7 @@ struct Layer {
 
   Tensor forward() const {
     const Tensor logits = at::mm(x, router).to(at::kFloat);
-    return routed_mlp(x, route_token_choice(logits, {.k = 2}), weights, Activation::gelu_tanh);
+    return routed_mlp(x, route(logits, {.k = 2}), weights, Activation::gelu_tanh);
   }
   void train() const {
     const Tensor y = forward();
@@ -58,13 +56,13 @@ void PrintTo(const Case& c, std::ostream* to) {
   *to << c.name;
 }
 
-std::function<void()> routes(const TokenChoiceOptions& options) {
+std::function<void()> routes(const RouteOptions& options) {
   const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat);
-  return [=] { route_token_choice(logits, options); };
+  return [=] { route(logits, options); };
 }
 
 Routing routing() {
-  return route_token_choice(on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat), {.k = 2});
+  return route(on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat), {.k = 2});
 }
 
 /// A product of cuBLAS is a launch or two more; those of _grouped_mm are two launches each, as one
@@ -81,7 +79,11 @@ const Case kCases[] = {
     {"ExpertChoice", 7, 0,
      [] {
        const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat);
-       return [=] { route_expert_choice(logits, {.capacity_factor = 1.0}); };
+       return [=] {
+         route(logits, {.kind = RoutingKind::expert_choice,
+                        .gate = Gate::softmax_selected,
+                        .capacity = {.factor = 1.0}});
+       };
      }},
     {"Dispatch", 1, 0, [] { return [x = Layer().x, r = routing()] { dispatch(x, r); }; }},
     {"Combine", 1, 0,
@@ -127,28 +129,34 @@ TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
   };
   const std::function<void()> routings[] = {
       [&] {
-        backward(route_token_choice(
-            logits, {.k = 2, .capacity_factor = 1.05, .kept = {0, 3}, .batch_priority = true}));
+        backward(
+            route(logits,
+                  {.k = 2, .capacity = {.factor = 1.05, .batch_priority = true}, .kept = {0, 3}}));
       },
       [&] {
-        backward(route_expert_choice(logits, {.capacity_factor = 1.0, .kept = {0, 3}}));
+        backward(route(logits, {.kind = RoutingKind::expert_choice,
+                                .gate = Gate::softmax_selected,
+                                .capacity = {.factor = 1.0},
+                                .kept = {0, 3}}));
       },
       [&] {
-        backward(route_token_choice(many, {.k = 9,
-                                           .capacity_factor = 1.05,
-                                           .kept = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
-                                           .pruned = PrunedSelection::reroute}));
+        backward(route(many, {.k = 9,
+                              .capacity = {.factor = 1.05},
+                              .kept = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+                              .pruned = PrunedSelection::reroute}));
       },
       [&] {
         const Tensor most = on_fake({Layer::kTokens, 5000}, at::kFloat, true);
-        backward(route_token_choice(most, {.k = 9}));
-        backward(route_token_choice(most, {.k = 1}));
+        backward(route(most, {.k = 9}));
+        backward(route(most, {.k = 1}));
       },
       [&] {
         const Tensor most = on_fake({1024, 5000}, at::kFloat, true);
-        backward(route_expert_choice(most, {.capacity_factor = 1.0}));
+        backward(route(most, {.kind = RoutingKind::expert_choice,
+                              .gate = Gate::softmax_selected,
+                              .capacity = {.factor = 1.0}}));
       },
-      [&] { route_adaptive(logits, {.threshold = 0.5}); }};
+      [&] { route(logits, {.kind = RoutingKind::threshold, .threshold = 0.5}); }};
   for (const auto& route : routings) {
     const auto found = counts_of(route);
     testing::expect_no_wait(found);

@@ -23,7 +23,7 @@ nn::MoELayer layer_on_fake(double dropout) {
                                          .hidden = kHidden,
                                          .num_experts = kExperts,
                                          .dropout = dropout,
-                                         .rule = TokenChoiceOptions{.k = 2},
+                                         .rule = RouteOptions{.k = 2},
                                          .noise = {.scale = 1.0}});
   layer->to(at::kCUDA);
   layer->train();

@@ -8,7 +8,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/cuda.h"
 #include "support/poison.h"
 #include "support/tensors.h"
@@ -78,7 +78,7 @@ LayerInputs random_inputs(int64_t tokens, int64_t experts, int64_t d, int64_t m)
 
 at::Tensor layer(const LayerInputs& in, Activation activation) {
   const Routing routing =
-      route_token_choice(in.logits, {.k = 2, .capacity_factor = 1.1, .group_size = 100});
+      route(in.logits, {.k = 2, .capacity = {.factor = 1.1}, .group_size = 100});
   const at::Tensor rows = dispatch(in.x, routing);
   return combine(grouped_mlp(rows, routing.offsets, in.weights, activation), routing);
 }
@@ -147,7 +147,7 @@ TEST_P(ExpertsCuda, UnusedRowsAreZero) {
   const Poison poison;
   for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     const LayerInputs in = random_inputs(200, 4, 64, 64).to(torch::kCUDA, type);
-    const Routing routing = route_token_choice(in.logits, {.k = 2, .kept = {0, 1}});
+    const Routing routing = route(in.logits, {.k = 2, .kept = {0, 1}});
     ExpertWeights weights;
     weights.w1 = in.weights.w1.slice(0, 0, 2).detach().contiguous();
     weights.b1 = in.weights.b1.slice(0, 0, 2).detach().contiguous();

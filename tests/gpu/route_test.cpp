@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing on a GPU against the CPU: indices equal to the letter.
-#include "moesaic/ops/route_token_choice.h"
-
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/cuda.h"
 #include "support/poison.h"
 #include "support/tensors.h"
@@ -59,18 +56,18 @@ TEST_F(RouteCuda, TokenChoiceEqualsTheCpu) {
         if (k > experts) continue;
         for (const bool priority : {false, true}) {
           const auto type = ++seed % 3 == 0 && !priority ? torch::kDouble : torch::kFloat;
-          TokenChoiceOptions options;
+          RouteOptions options;
           options.k = k;
           options.gate = static_cast<Gate>(seed % 4);
-          options.capacity_factor = tokens > 0 && seed % 5 > 0 ? 0.9 : 0.0;
+          options.capacity.factor = tokens > 0 && seed % 5 > 0 ? 0.9 : 0.0;
           options.group_size = seed % 3 == 0 ? 0 : 260;
-          options.batch_priority = priority;
+          options.capacity.batch_priority = priority;
           if (experts >= 45 && seed % 2 == 0) options.kept = {0, 3, 31, 32, 44};
           if (static_cast<int64_t>(options.kept.size()) >= k && seed % 4 == 0) {
             options.pruned = PrunedSelection::reroute;
           }
           expect_like_cpu(with_ties(randn({tokens, experts}, seed, type), seed / 2),
-                          [&](const auto& logits) { return route_token_choice(logits, options); });
+                          [&](const auto& logits) { return route(logits, options); });
           ASSERT_FALSE(HasFailure()) << tokens << " " << experts << " " << k << " " << seed;
         }
       }
@@ -82,17 +79,19 @@ TEST_F(RouteCuda, ExpertChoiceEqualsTheCpu) {
   const Poison poison;
   uint64_t seed = 50;
   for (const int64_t group : {0, 50, 1000}) {
-    for (int64_t kind = 0; kind < 4; ++kind) {
+    for (const Gate gate :
+         {Gate::softmax_selected, Gate::softmax_tokens, Gate::softmax_all, Gate::one}) {
       for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{1, 4}}) {
-        ExpertChoiceOptions options;
-        options.capacity_factor = 1.5;
+        RouteOptions options{.kind = RoutingKind::expert_choice};
+        options.capacity.factor = 1.5;
         options.group_size = group;
-        options.gate = static_cast<ExpertGate>(kind);
+        options.gate = gate;
         options.kept = kept;
         const auto type = ++seed % 2 == 0 ? torch::kDouble : torch::kFloat;
         expect_like_cpu(randn({3000, 8}, seed, type),
-                        [&](const auto& logits) { return route_expert_choice(logits, options); });
-        ASSERT_FALSE(HasFailure()) << group << " " << kind << " " << seed;
+                        [&](const auto& logits) { return route(logits, options); });
+        ASSERT_FALSE(HasFailure())
+            << group << " " << gate_names()[static_cast<size_t>(gate)] << " " << seed;
       }
     }
   }
@@ -102,7 +101,7 @@ TEST_F(RouteCuda, AdaptiveEqualsTheCpu) {
   const Poison poison;
   for (const int64_t tokens : {0, 1, 3000}) {
     expect_like_cpu(randn({tokens, 7}, 8, torch::kFloat), [](const auto& logits) {
-      return route_adaptive(logits, {0.3, {0, 2, 6}});
+      return route(logits, {.kind = RoutingKind::threshold, .threshold = 0.3, .kept = {0, 2, 6}});
     });
   }
 }
@@ -110,7 +109,7 @@ TEST_F(RouteCuda, AdaptiveEqualsTheCpu) {
 TEST_F(RouteCuda, NanShowsInTheGates) {
   at::Tensor logits = randn({10, 4}, 9, torch::kFloat);
   logits[3][1] = std::numeric_limits<float>::quiet_NaN();
-  const Routing routing = route_token_choice(on_gpu(logits), {.k = 2});
+  const Routing routing = route(on_gpu(logits), {.k = 2});
   EXPECT_EQ(on_cpu(routing.gate).isnan().sum().item<int64_t>(), 2);
 }
 

@@ -9,7 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "support/cuda.h"
 #include "support/tensors.h"
@@ -67,11 +67,11 @@ TEST_P(SizeCuda, ALayerEqualsTheCpuOnSomeTokens) {
   }
   const torch::NoGradGuard no_grad;
   const Layer layer = Layer::random(size, torch::kBFloat16);
-  const Routing routing = route_token_choice(layer.logits, {.k = 2});
+  const Routing routing = route(layer.logits, {.k = 2});
   const Tensor y = routed_mlp(layer.x, routing, layer.weights, Activation::gelu_tanh);
   const Tensor index = some_tokens(size, routing);
   const auto some = [&](const Tensor& tensor) { return on_cpu(tensor.index_select(0, index)); };
-  const Routing few = route_token_choice(some(layer.logits), {.k = 2});
+  const Routing few = route(some(layer.logits), {.k = 2});
   const Tensor wanted = routed_mlp(some(layer.x), few,
                                    {on_cpu(layer.weights.w1), on_cpu(layer.weights.b1),
                                     on_cpu(layer.weights.w2), on_cpu(layer.weights.b2)},
@@ -91,7 +91,7 @@ TEST_P(SizeCuda, GradientsAreThoseOfHalvesAddedUp) {
     ExpertWeights w = layer.weights;
     for (Tensor* t : {&w.w1, &w.b1, &w.w2, &w.b2}) *t = t->detach().clone().requires_grad_(true);
     const Tensor x = layer.x.narrow(0, first, count).detach().clone().requires_grad_(true);
-    const Routing routing = route_token_choice(layer.logits.narrow(0, first, count), {.k = 2});
+    const Routing routing = route(layer.logits.narrow(0, first, count), {.k = 2});
     routed_mlp(x, routing, w, Activation::gelu_tanh).backward(torch::ones_like(x));
     return std::vector<Tensor>{x.grad(), w.w1.grad(), w.b1.grad(), w.w2.grad(), w.b2.grad()};
   };

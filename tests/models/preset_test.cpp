@@ -124,7 +124,7 @@ TEST(Preset, StartsAndRoutesAsTheReferencesRecipes) {
     EXPECT_EQ(config.group_size(), 8 * config.num_tokens() * config.encoder.moe.ensemble_size)
         << name;
     EXPECT_FALSE(config.encoder.moe.split_rngs) << name;
-    EXPECT_EQ(config.encoder.moe.router.dispatcher.capacity_factor, 1.05) << name;
+    EXPECT_EQ(config.encoder.moe.router.capacity.factor, 1.05) << name;
   }
 }
 

@@ -21,7 +21,7 @@ VMoEConfig random_config() {
   config.encoder.attention_dropout_rate = 0.2;
   config.encoder.moe.dropout_rate = 0.3;
   config.encoder.moe.router.noise_std = 2.0;
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.8;
+  config.encoder.moe.router.capacity.factor = 0.8;
   return config;
 }
 
@@ -29,7 +29,7 @@ VMoEConfig ensemble_config() {
   VMoEConfig config = random_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = 2;
-  config.encoder.moe.router.dispatcher.bfloat16 = true;
+  config.encoder.moe.router.bfloat16 = true;
   return config;
 }
 

@@ -7,8 +7,7 @@
 
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/papers/clusters.h"
 #include "moesaic/papers/pmoe.h"
 #include "support/processes.h"
@@ -81,8 +80,10 @@ TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
   const at::Tensor logits = torch::randn({16, 2}, at::kDouble);
   const auto output = [&](nn::MapExperts& experts, const at::Tensor& x_Td,
                           const at::Tensor& logits_TE) {
-    const Routing routing = route_expert_choice(
-        logits_TE, {.rows = 2, .group_size = 4, .gate = ExpertGate::softmax_tokens});
+    const Routing routing = route(logits_TE, {.kind = RoutingKind::expert_choice,
+                                              .l = 2,
+                                              .gate = Gate::softmax_tokens,
+                                              .group_size = 4});
     return experts->forward(x_Td, routing, {}).y_To;
   };
   nn::MapExperts whole(options, nn::make_generator(3));
@@ -112,7 +113,7 @@ TEST(DataParallelModule, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
       at::tensor({9., 0., 9., 0., 9., 0., 9., 0., 0., 9., 0., 9.}, at::kDouble).view({6, 2});
   const auto output = [&](nn::ImageExperts& experts, const at::Tensor& images,
                           const at::Tensor& logits_TE) {
-    const Routing routing = route_token_choice(logits_TE, {.k = 1});
+    const Routing routing = route(logits_TE, {.k = 1});
     return experts.ptr()->forward(images, routing, {}).y_To;
   };
   nn::ImageExperts whole("resnet18", 2, options, nn::make_generator(5));

@@ -3,7 +3,7 @@
 
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -38,7 +38,7 @@ TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
       parameter.copy_(randn(parameter.sizes().vec(), 7, torch::kFloat));
     }
     const Routing routing =
-        route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity_factor = 0.5});
+        route(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity = {.factor = 0.5}});
     const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
     expect_close(experts->forward(x, routing, nn::make_generator(4)).y_To,
                  experts->forward(x, routing, {}).y_To, 1e-5);
@@ -49,7 +49,7 @@ TEST(Dropout, ExpertsDropInTrainingOnly) {
   nn::MlpExperts experts(
       nn::MlpExpertsOptions{.num_experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
       nn::make_generator(1));
-  const Routing routing = route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2});
+  const Routing routing = route(randn({9, 3}, 2, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
   const at::Tensor plain = experts->forward(x, routing, {}).y_To;
   EXPECT_FALSE(torch::allclose(experts->forward(x, routing, nn::make_generator(4)).y_To, plain));

@@ -109,8 +109,8 @@ TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
   SharedLayerCase given;
   given.make = [options] {
     nn::RouterOptions router{.width = 12, .num_experts = 4};
-    router.rule =
-        ExpertChoiceOptions{.rows = 2, .group_size = 4, .gate = ExpertGate::softmax_tokens};
+    router.rule = RouteOptions{
+        .kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_tokens, .group_size = 4};
     const nn::MapExperts experts(options, nn::make_generator(3));
     nn::MoELayer layer(router, experts.ptr(), nn::make_generator(4));
     layer->to(at::kDouble);
@@ -132,7 +132,7 @@ TEST(SharedExperts, NetworksOfImagesKeepTheirNames) {
   SharedLayerCase given;
   given.make = [options] {
     nn::RouterOptions router{.width = 4, .num_experts = 4};
-    router.rule = TokenChoiceOptions{.k = 1};
+    router.rule = RouteOptions{.k = 1};
     const nn::ImageExperts experts("resnet18", 4, options, nn::make_generator(5));
     nn::MoELayer layer(router, experts.ptr(), nn::make_generator(6));
     const torch::NoGradGuard no_grad;

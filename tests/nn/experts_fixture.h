@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moesaic/nn/experts.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
 namespace moesaic::experts_test {
@@ -19,8 +19,8 @@ inline constexpr int64_t kTokens = 9, kExperts = 3;
 
 /// Two of three experts for each token, with room for few.
 inline Routing small_routing() {
-  return route_token_choice(randn({kTokens, kExperts}, 2),
-                            {.k = 2, .capacity_factor = 0.5, .capacity_multiple_of = 1});
+  return route(randn({kTokens, kExperts}, 2),
+               {.k = 2, .capacity = {.factor = 0.5, .multiple_of = 1}});
 }
 
 inline void randomise(torch::nn::Module& experts) {
@@ -71,12 +71,12 @@ inline double magnitude(const nn::Experts& experts, int64_t slot) {
 /// Two experts of three, with the outputs that they had and those of the gone one missing.
 inline void check_keep(nn::Experts& experts, const at::Tensor& x) {
   const at::Tensor logits = randn({kTokens, kExperts}, 2);
-  const Routing all = route_token_choice(logits, {.k = 1});
+  const Routing all = route(logits, {.k = 1});
   const at::Tensor before = experts.forward(x, all, {}).y_To.detach();
   const std::array norms = {magnitude(experts, 0), magnitude(experts, 2)};
   experts.keep({0, 2});
   EXPECT_EQ(experts.num_experts(), 2);
-  const Routing left = route_token_choice(logits, {.k = 1, .kept = {0, 2}});
+  const Routing left = route(logits, {.k = 1, .kept = {0, 2}});
   const at::Tensor after = experts.forward(x, left, {}).y_To;
   const at::Tensor lost = all.choice.squeeze(1).eq(1).view({-1, 1});
   ASSERT_GT(lost.sum().item<int64_t>(), 0);

@@ -4,7 +4,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
 
@@ -72,7 +72,7 @@ TEST_F(PackedExpertsTest, TensorsWithoutVersionsAreNeverPacked) {
 TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
   MlpExperts experts(MlpExpertsOptions{.num_experts = 3, .width = 8, .hidden = 12},
                      at::Generator());
-  const Routing routing = route_token_choice(randn({20, 3}, 5, torch::kFloat), {.k = 2});
+  const Routing routing = route(randn({20, 3}, 5, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({20, 8}, 6, torch::kFloat);
   const auto compute = [&] {
     const torch::NoGradGuard no_grad;
@@ -99,7 +99,7 @@ TEST(MlpExpertsTest, ComputeInInt8WithoutGradientsAndFollowTheirWeights) {
     EXPECT_THROW(experts->use_int8(), Error);
     return;
   }
-  const Routing routing = route_token_choice(randn({20, 3}, 5, torch::kFloat), {.k = 2});
+  const Routing routing = route(randn({20, 3}, 5, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({20, 8}, 6, torch::kFloat);
   experts->use_int8();
   EXPECT_THROW(experts->forward(x, routing, {}), Error);

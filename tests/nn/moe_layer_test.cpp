@@ -19,24 +19,20 @@ nn::MoELayerOptions small_layer() {
   options.width = 6;
   options.hidden = 10;
   options.num_experts = 5;
-  options.rule = TokenChoiceOptions{.k = 2};
+  options.rule = RouteOptions{.k = 2};
   return options;
 }
 
-testing::RouteReference reference_of(const at::Tensor& logits, const nn::RoutingRule& rule) {
-  if (const auto* options = std::get_if<TokenChoiceOptions>(&rule)) {
-    return testing::token_choice_reference(logits, *options);
-  }
-  if (const auto* options = std::get_if<AdaptiveOptions>(&rule)) {
-    return testing::adaptive_reference(logits, options->threshold, options->kept);
-  }
-  return testing::expert_choice_reference(logits, std::get<ExpertChoiceOptions>(rule));
+testing::RouteReference reference_of(const at::Tensor& logits, const RouteOptions& rule) {
+  if (rule.is_token_choice()) return testing::token_choice_reference(logits, rule);
+  if (rule.is_expert_choice()) return testing::expert_choice_reference(logits, rule);
+  return testing::adaptive_reference(logits, rule.threshold, rule.kept);
 }
 
 /// The layer as plain matrix products: every expert on every token, weighted with the reference
 /// routing.
 at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
-                           const std::vector<int64_t>& ids, const nn::RoutingRule& rule) {
+                           const std::vector<int64_t>& ids, const RouteOptions& rule) {
   const auto routing = reference_of(layer->router->logits(x).detach(), rule);
   at::Tensor y = torch::zeros_like(x);
   for (size_t slot = 0; slot < ids.size(); ++slot) {
@@ -51,13 +47,12 @@ at::Tensor dense_reference(const nn::MoELayer& layer, const at::Tensor& x,
 
 TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
   const torch::NoGradGuard no_grad;
-  for (const nn::RoutingRule& rule :
-       {nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_all, .capacity_factor = 1.0}),
-        nn::RoutingRule(TokenChoiceOptions{.gate = Gate::softmax_selected, .capacity_factor = 1.0}),
-        nn::RoutingRule(ExpertChoiceOptions{.rows = 3}),
-        nn::RoutingRule(AdaptiveOptions{.threshold = 0.2}),
-        nn::RoutingRule(
-            ExpertChoiceOptions{.capacity_factor = 0.9, .gate = ExpertGate::softmax_experts})}) {
+  for (const RouteOptions& rule :
+       {RouteOptions{.gate = Gate::softmax_all, .capacity = {.factor = 1.0}},
+        RouteOptions{.gate = Gate::softmax_selected, .capacity = {.factor = 1.0}},
+        RouteOptions{.kind = RoutingKind::expert_choice, .l = 3, .gate = Gate::softmax_selected},
+        RouteOptions{.kind = RoutingKind::threshold, .threshold = 0.2},
+        RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 0.9}}}) {
     nn::MoELayerOptions options = small_layer();
     options.rule = rule;
     nn::MoELayer layer(options, 3);
@@ -68,21 +63,21 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
 
 TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
   const torch::NoGradGuard no_grad;
-  for (nn::RoutingRule rule : {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
-                               nn::RoutingRule(AdaptiveOptions{.threshold = 0.2}),
-                               nn::RoutingRule(ExpertChoiceOptions{.rows = 4})}) {
+  for (RouteOptions rule :
+       {RouteOptions{.k = 2}, RouteOptions{.kind = RoutingKind::threshold, .threshold = 0.2},
+        RouteOptions{.kind = RoutingKind::expert_choice, .l = 4, .gate = Gate::softmax_selected}}) {
     nn::MoELayerOptions options = small_layer();
     options.rule = rule;
     nn::MoELayer layer(options, 3);
     const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
-    nn::set_kept_experts(rule, {1, 3});
+    rule.kept = {1, 3};
     layer->keep_experts({1, 3});
     EXPECT_EQ(layer->experts->as<nn::MlpExperts>()->w1.size(0), 2);
     EXPECT_EQ(layer->router->weight.size(0), 5);
     expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, rule), 1e-6);
     layer->keep_experts({3});
     EXPECT_EQ(layer->kept(), (std::vector<int64_t>{3}));
-    nn::set_kept_experts(rule, {3});
+    rule.kept = {3};
     expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {3}, rule), 1e-6);
   }
 }
@@ -101,9 +96,8 @@ TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
   nn::FilterExperts filters(
       ClusterMoEConfig{.num_patches = 2, .width = 4, .num_filters = 6, .init_scale = 1.0}, 3,
       nn::make_generator(1));
-  nn::MoELayer layer(
-      nn::RouterOptions{.width = 5, .num_experts = 3, .rule = TokenChoiceOptions{.k = 2}},
-      filters.ptr(), nn::make_generator(2));
+  nn::MoELayer layer(nn::RouterOptions{.width = 5, .num_experts = 3, .rule = RouteOptions{.k = 2}},
+                     filters.ptr(), nn::make_generator(2));
   EXPECT_EQ(layer->named_parameters().size(), 3U);
   EXPECT_TRUE(layer->named_parameters().contains("experts.w"));
   const at::Tensor seen = randn({9, 5}, 3, torch::kFloat), x = randn({9, 2, 4}, 4, torch::kFloat);
@@ -134,10 +128,11 @@ at::Tensor some_means() {
 }
 
 TEST(MoELayer, ReplacementsTakeTheGatesOfRemovedExperts) {
-  for (const nn::RoutingRule& rule :
-       {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
-        nn::RoutingRule(TokenChoiceOptions{.k = 2, .capacity_factor = 0.7}),
-        nn::RoutingRule(ExpertChoiceOptions{.capacity_factor = 1.5})}) {
+  for (const RouteOptions& rule :
+       {RouteOptions{.k = 2}, RouteOptions{.k = 2, .capacity = {.factor = 0.7}},
+        RouteOptions{.kind = RoutingKind::expert_choice,
+        .gate = Gate::softmax_selected,
+        .capacity = {.factor = 1.5}}}) {
     const torch::NoGradGuard no_grad;
     nn::MoELayerOptions options = small_layer();
     options.rule = rule;

@@ -12,7 +12,7 @@ using testing::expect_same_routing;
 
 nn::Router noisy_router(double scale, at::ScalarType type = torch::kFloat) {
   nn::RouterOptions options{.width = 6, .num_experts = 4};
-  options.rule = TokenChoiceOptions{.k = 2};
+  options.rule = RouteOptions{.k = 2};
   options.noise.scale = scale;
   nn::Router router(options, nn::make_generator(1));
   router->to(type);
@@ -37,7 +37,7 @@ TEST_P(RouterNoiseOf, IsDrawnFromTheGeneratorAlone) {
   EXPECT_TRUE(torch::equal(a.noisy_logits_TE, b.noisy_logits_TE));
   EXPECT_FALSE(torch::equal(a.noisy_logits_TE, c.noisy_logits_TE));
   EXPECT_NEAR((a.noisy_logits_TE - a.logits_TE).std().item<double>(), 2.0, 0.3);  // 8 / E
-  expect_same_routing(a.routing, route_token_choice(a.noisy_logits_TE, TokenChoiceOptions{.k = 2}));
+  expect_same_routing(a.routing, route(a.noisy_logits_TE, RouteOptions{.k = 2}));
 }
 
 TEST_P(RouterNoiseOf, LetsTheGradientOfLogitsPass) {
@@ -63,7 +63,7 @@ TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
     const at::Generator random = scale > 0 ? at::Generator() : nn::make_generator(3);
     const nn::RoutingRecord out = router->forward(x, random);
     EXPECT_TRUE(out.noisy_logits_TE.is_same(out.logits_TE));
-    expect_same_routing(out.routing, route_token_choice(out.logits_TE, TokenChoiceOptions{.k = 2}));
+    expect_same_routing(out.routing, route(out.logits_TE, RouteOptions{.k = 2}));
   }
 }
 
@@ -106,7 +106,7 @@ TEST_P(RouterNoiseOf, EvaluationHasTheDeviationOfTraining) {
 
 TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   nn::RouterOptions options{.width = 6, .num_experts = 4, .num_members = 2};
-  options.rule = TokenChoiceOptions{.k = 1, .group_size = 10, .kept = {0, 3}};
+  options.rule = RouteOptions{.k = 1, .group_size = 10, .kept = {0, 3}};
   options.noise.scale = 8.0;
   nn::Router router(options, nn::make_generator(1));
   const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
@@ -119,7 +119,7 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   EXPECT_EQ(router->forward(x).noise_std, 0.0);
   options.num_members = 1;
   options.noise.kind = NoiseKind::uniform;
-  options.rule = TokenChoiceOptions{.k = 1, .kept = {0, 3}, .pruned = PrunedSelection::reroute};
+  options.rule = RouteOptions{.k = 1, .kept = {0, 3}, .pruned = PrunedSelection::reroute};
   const nn::Router other(options, nn::make_generator(1));
   const nn::RoutingRecord uniform = other->forward(x, nn::make_generator(5));
   EXPECT_FALSE(uniform.noisy_logits_TE.is_same(uniform.logits_TE));
@@ -127,46 +127,62 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   EXPECT_TRUE(uniform.is_rerouted);
 }
 
-TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
-  EXPECT_EQ(nn::rows_per_token(TokenChoiceOptions{.k = 3, .capacity_factor = 0.1}, 10, 8), 3.0);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5}, 10, 8), 4.0);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 40, 8), 2.0);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 90}, 40, 8), 1.0);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
-  EXPECT_EQ(nn::num_selected_experts(TokenChoiceOptions{.k = 3}), 3);
-  EXPECT_EQ(nn::num_selected_experts(ExpertChoiceOptions{.rows = 3}), 0);
-  EXPECT_EQ(nn::rows_per_token(AdaptiveOptions{}, 10, 8), 8.0);
-  EXPECT_EQ(nn::num_selected_experts(AdaptiveOptions{}), 0);
+TEST(RouteOptions, CountsRowsOfATokenBeforeDrops) {
+  EXPECT_EQ(nn::rows_per_token(RouteOptions{.k = 3, .capacity = {.factor = 0.1}}, 10, 8), 3.0);
+  EXPECT_EQ(nn::rows_per_token(RouteOptions{.kind = RoutingKind::expert_choice, .l = 5}, 10, 8),
+            4.0);
+  EXPECT_EQ(nn::rows_per_token(
+                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 20}, 40, 8),
+            2.0);
+  EXPECT_EQ(nn::rows_per_token(
+                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 90}, 40, 8),
+            1.0);
+  EXPECT_EQ(
+      nn::rows_per_token(
+          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 2.0}}, 32, 8),
+      2.0);
+  EXPECT_EQ(RouteOptions{.k = 3}.num_selected_experts(), 3);
+  EXPECT_EQ(RouteOptions{.kind = RoutingKind::expert_choice}.num_selected_experts(), 0);
+  EXPECT_EQ(nn::rows_per_token(RouteOptions{.kind = RoutingKind::threshold}, 10, 8), 8.0);
+  EXPECT_EQ(RouteOptions{.kind = RoutingKind::threshold}.num_selected_experts(), 0);
 }
 
-TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 1, 8), 2.0);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 1.5}, 1, 8), 1.5);
-  EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 9.0}, 1, 8), 8.0);
+TEST(RouteOptions, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
+  EXPECT_EQ(nn::rows_per_token(
+                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 20}, 1, 8),
+            2.0);
+  EXPECT_EQ(
+      nn::rows_per_token(
+          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 1.5}}, 1, 8),
+      1.5);
+  EXPECT_EQ(
+      nn::rows_per_token(
+          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 9.0}}, 1, 8),
+      8.0);
 }
 
-TEST(RoutingRule, CountsRowsOfCapacityBuffers) {
-  const auto rows = [](const nn::RoutingRule& rule) {
+TEST(RouteOptions, CountsRowsOfCapacityBuffers) {
+  const auto rows = [](const RouteOptions& rule) {
     return nn::capacity_rows_per_token(rule, 65, 8);
   };
   // 520 * 2 * 1.5 / 8 = 195 rows of an expert, raised to 196; a group of 3 has at most 3.
-  const TokenChoiceOptions factor{.k = 2, .capacity_factor = 1.5, .group_size = 520};
+  const RouteOptions factor{.k = 2, .capacity = {.factor = 1.5}, .group_size = 520};
   EXPECT_EQ(rows(factor), 196.0 * 8 / 520);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 1.5, .group_size = 3}), 8.0);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 1.5}), 3.0);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 5.0}), 8.0);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .group_size = 40, .capacity = 10}), 2.0);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity = 13}), 1.6);
-  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .group_size = 520}), 2.0) << "nothing is dropped";
-  EXPECT_EQ(rows(ExpertChoiceOptions{.rows = 13}), 1.6);
-  EXPECT_EQ(rows(AdaptiveOptions{}), 8.0);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .capacity = {.factor = 1.5}, .group_size = 3}), 8.0);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .capacity = {.factor = 1.5}}), 3.0);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .capacity = {.factor = 5.0}}), 8.0);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .capacity = {.rows = 10}, .group_size = 40}), 2.0);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .capacity = {.rows = 13}}), 1.6);
+  EXPECT_EQ(rows(RouteOptions{.k = 2, .group_size = 520}), 2.0) << "nothing is dropped";
+  EXPECT_EQ(rows(RouteOptions{.kind = RoutingKind::expert_choice, .l = 13}), 1.6);
+  EXPECT_EQ(rows(RouteOptions{.kind = RoutingKind::threshold}), 8.0);
 }
 
-TEST(RoutingRule, KnowsWhetherTokensCompete) {
-  EXPECT_FALSE(nn::is_batch_dependent(TokenChoiceOptions{}));
-  EXPECT_TRUE(nn::is_batch_dependent(TokenChoiceOptions{.capacity_factor = 1.0}));
-  EXPECT_TRUE(nn::is_batch_dependent(ExpertChoiceOptions{.rows = 1}));
-  EXPECT_FALSE(nn::is_batch_dependent(AdaptiveOptions{}));
+TEST(RouteOptions, KnowsWhetherTokensCompete) {
+  EXPECT_FALSE(nn::is_batch_dependent(RouteOptions{}));
+  EXPECT_TRUE(nn::is_batch_dependent(RouteOptions{.capacity = {.factor = 1.0}}));
+  EXPECT_TRUE(nn::is_batch_dependent(RouteOptions{.kind = RoutingKind::expert_choice, .l = 1}));
+  EXPECT_FALSE(nn::is_batch_dependent(RouteOptions{.kind = RoutingKind::threshold}));
 }
 
 }  // namespace

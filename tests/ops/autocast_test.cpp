@@ -4,8 +4,7 @@
 #include "base/support.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
 
@@ -31,7 +30,7 @@ ExpertWeights rounded(const ExpertWeights& w) {
 TEST(Autocast, ExpertsRunInBfloat16AndGatesStayFloat32) {
   for (const bool gradient : {false, true}) {
     const at::Tensor x = randn({20, 8}, 5, at::kFloat);
-    const Routing routing = route_token_choice(randn({20, 3}, 6, at::kFloat), {.k = 2});
+    const Routing routing = route(randn({20, 3}, 6, at::kFloat), {.k = 2});
     const ExpertWeights weights = some_weights(gradient);
     const at::Tensor wanted =
         routed_mlp(x.to(at::kBFloat16), routing, rounded(weights), Activation::gelu_tanh);
@@ -71,10 +70,13 @@ TEST(Autocast, RoutersStayFloat32) {
   const Autocast autocast("bfloat16", kCpu);
   EXPECT_TRUE(torch::equal(layer->forward(x).logits_TE, wanted));
   EXPECT_EQ(at::mm(x, layer->router->weight.t()).scalar_type(), at::kBFloat16);
-  EXPECT_EQ(route_token_choice(logits.to(at::kBFloat16), {.k = 2}).gate.scalar_type(), at::kFloat);
-  EXPECT_EQ(route_expert_choice(logits.to(at::kBFloat16), {.rows = 2}).gate.scalar_type(),
+  EXPECT_EQ(route(logits.to(at::kBFloat16), {.k = 2}).gate.scalar_type(), at::kFloat);
+  EXPECT_EQ(route(logits.to(at::kBFloat16),
+                  {.kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_selected})
+                .gate.scalar_type(),
             at::kFloat);
-  EXPECT_EQ(route_adaptive(logits.to(at::kBFloat16)).gate.scalar_type(), at::kFloat);
+  EXPECT_EQ(route(logits.to(at::kBFloat16), {.kind = RoutingKind::threshold}).gate.scalar_type(),
+            at::kFloat);
 }
 
 TEST(Autocast, EndsWithItsScope) {

@@ -6,7 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
 namespace moesaic::ops {
@@ -28,7 +28,7 @@ std::vector<Tensor> some_leaves(int64_t tokens) {
 
 /// The second expert is not computed, so tokens have no, one or two rows.
 Routing routing_of(const Tensor& logits) {
-  return route_token_choice(logits, {.k = 2, .kept = {0, 2, 3}});
+  return route(logits, {.k = 2, .kept = {0, 2, 3}});
 }
 
 /// Returns the layer's output, and its gradients where there are to be some.
@@ -66,7 +66,7 @@ TEST(BiasInCombine, GradientsEqualFiniteDifferences) {
   for (Tensor& leaf : leaves) leaf.set_requires_grad(true);
   expect_gradients(
       [](const auto& in) {
-        const Routing routing = route_token_choice(in[1], {.k = 2});
+        const Routing routing = route(in[1], {.k = 2});
         const Tensor rows = grouped_mlp_before_bias(dispatch(in[0], routing), routing.offsets,
                                                     {in[2], in[3], in[4], in[5]}, Activation::tanh);
         return combine_with_bias(rows, in[5].detach(), routing);
@@ -75,7 +75,7 @@ TEST(BiasInCombine, GradientsEqualFiniteDifferences) {
 }
 
 TEST(BiasInCombine, RefusesBiasesThatAreNotTheExperts) {
-  const Routing routing = route_token_choice(randn({8, 3}, 1), {.k = 1});
+  const Routing routing = route(randn({8, 3}, 1), {.k = 1});
   const Tensor rows = randn({routing.max_rows(), 5}, 2);
   EXPECT_NO_THROW(combine_with_bias(rows, randn({3, 5}, 3), routing));
   EXPECT_THROW(combine_with_bias(rows, randn({2, 5}, 3), routing), Error);

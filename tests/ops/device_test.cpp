@@ -2,7 +2,7 @@
 #include "moesaic/ops/device.h"
 
 #include "base/support.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/cuda/switchable.h"
 #include "ops/route_arguments.h"
 #include "support/tensors.h"
@@ -35,7 +35,7 @@ at::Tensor lying_combine(const at::Tensor& rows, const at::Tensor&, const at::Te
                          const ops::OptionalTensor&) {
   return torch::full({token_offsets.size(0) - 1, rows.size(1)}, -7.0, rows.options());
 }
-ops::ChoiceTensors lying_choice(const at::Tensor&, const TokenChoiceOptions&) {
+ops::ChoiceTensors lying_choice(const at::Tensor&, const RouteOptions&) {
   return {};
 }
 
@@ -60,12 +60,12 @@ TEST(Switchable, AnOperatorThatIsOffIsTheCpus) {
 TEST(Switchable, OptionsReachTheCpuAsTheyAre) {
   const ScopedEnv off("MOESAIC_CUDA_OFF", "route_token_choice");
   const at::Tensor logits = randn({20, 5}, 3, torch::kFloat);
-  const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.7, .kept = {1, 3}};
+  const RouteOptions options{.k = 2, .capacity = {.factor = 0.7}, .kept = {1, 3}};
   constexpr auto kernel =
       ops::Switchable<ops::TokenChoiceOperator, ops::TokenChoiceOperator::run<lying_choice>>::run;
   const auto found = std::apply([&](const auto&... packed) { return kernel(logits, packed...); },
                                 ops::TokenChoicePacking::pack(options));
-  const Routing wanted = route_token_choice(logits, options);
+  const Routing wanted = route(logits, options);
   EXPECT_TRUE(torch::equal(std::get<0>(found), wanted.offsets));
   EXPECT_TRUE(torch::equal(std::get<5>(found), wanted.choice));
 }

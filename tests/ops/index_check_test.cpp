@@ -5,7 +5,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
 
@@ -13,7 +13,7 @@ namespace moesaic {
 namespace {
 
 Routing good_routing() {
-  return route_token_choice(randn({6, 3}, 1, torch::kFloat), {.k = 2});
+  return route(randn({6, 3}, 1, torch::kFloat), {.k = 2});
 }
 
 at::Tensor with(const at::Tensor& index, int64_t place, int64_t value) {
@@ -200,7 +200,7 @@ TEST(IndexChecks, RoutedMlpRefusesHalvesThatDifferByMoreThanItsBufferHolds) {
   const auto run = [&](const Routing& routing) {
     return routed_mlp(x, routing, weights, Activation::relu);
   };
-  const Routing good = route_token_choice(torch::zeros({tokens, 1}), {.k = 1});
+  const Routing good = route(torch::zeros({tokens, 1}), {.k = 1});
   EXPECT_NO_THROW(run(good));
   Routing bad = good;
   bad.token_offsets = torch::zeros_like(good.token_offsets);

@@ -5,8 +5,7 @@
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -44,12 +43,12 @@ TEST_F(ReferenceRouting, TokenChoice) {
     for (const bool priority : {false, true}) {
       const std::string place = fmt::format("dispatch/{}_{}/", name, priority ? "bpr" : "vanilla");
       const at::Tensor logits = logits_of(place + "gates");
-      TokenChoiceOptions options{.k = k, .batch_priority = priority};
-      options.capacity_rounding = CapacityRounding::round;
-      options.capacity_multiple_of = 1;
-      options.capacity_factor =
+      RouteOptions options{.k = k, .capacity = {.batch_priority = priority}};
+      options.capacity.rounding = CapacityRounding::round;
+      options.capacity.multiple_of = 1;
+      options.capacity.factor =
           static_cast<double>(capacity * logits.size(1)) / static_cast<double>(logits.size(0) * k);
-      const Routing routing = route_token_choice(logits, options);
+      const Routing routing = route(logits, options);
       EXPECT_TRUE(torch::equal(routing.choice, golden(place + "topk_index"))) << place;
       EXPECT_TRUE(
           torch::equal(routed(routing), golden(place + "dispatch").sum({2}).to(torch::kDouble)))
@@ -64,8 +63,9 @@ TEST_F(ReferenceRouting, ExpertChoice) {
   for (const auto& [name, capacity] :
        {std::pair{"uniform", 2}, std::pair{"random", 5}, std::pair{"ties", 3}}) {
     const std::string place = fmt::format("items/{}/", name);
-    const Routing routing = route_expert_choice(
-        logits_of(place + "gates"), {.rows = capacity, .gate = ExpertGate::softmax_experts});
+    const Routing routing =
+        route(logits_of(place + "gates"),
+              {.kind = RoutingKind::expert_choice, .l = capacity, .gate = Gate::softmax_all});
     EXPECT_TRUE(
         torch::equal(routed(routing), golden(place + "dispatch").sum({2}).to(torch::kDouble)))
         << place;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route.h"
 
 #include <limits>
 
@@ -16,8 +16,9 @@ using testing::expect_same_shapes;
 
 void expect_adaptive(const at::Tensor& logits, double threshold,
                      const std::vector<int64_t>& kept = {}) {
-  expect_routing(route_adaptive(logits, {threshold, kept}),
-                 adaptive_reference(logits, threshold, kept), kept);
+  expect_routing(
+      route(logits, {.kind = RoutingKind::threshold, .threshold = threshold, .kept = kept}),
+      adaptive_reference(logits, threshold, kept), kept);
 }
 
 TEST(RouteAdaptive, EqualsPlainLoopsOverASweep) {
@@ -35,7 +36,7 @@ TEST(RouteAdaptive, EqualsPlainLoopsOverASweep) {
 
 TEST(RouteAdaptive, TakesLogitsOfExactlyTheThreshold) {
   const at::Tensor logits = torch::tensor({{0.0, -0.0, -1.0}, {-1.0, -1.0, -1.0}});
-  const Routing routing = route_adaptive(logits, {0.0});
+  const Routing routing = route(logits, {.kind = RoutingKind::threshold, .threshold = 0.0});
   EXPECT_TRUE(torch::equal(routing.offsets, torch::tensor({0, 1, 2, 2}, torch::kInt)));
   EXPECT_TRUE(torch::equal(routing.token_offsets, torch::tensor({0, 2, 2}, torch::kInt)));
 }
@@ -44,34 +45,40 @@ TEST(RouteAdaptive, ResultsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   const at::Tensor logits = randn({5000, 6}, 4, torch::kFloat);
   at::set_num_threads(1);
-  const Routing one = route_adaptive(logits);
+  const Routing one = route(logits, {.kind = RoutingKind::threshold});
   at::set_num_threads(5);
-  testing::expect_same_routing(one, route_adaptive(logits));
+  testing::expect_same_routing(one, route(logits, {.kind = RoutingKind::threshold}));
   at::set_num_threads(threads);
 }
 
 TEST(RouteAdaptive, ItsGatesAreConstants) {
   const at::Tensor logits = randn({5, 3}, 4).set_requires_grad(true);
-  EXPECT_FALSE(route_adaptive(logits).gate.requires_grad());
+  EXPECT_FALSE(route(logits, {.kind = RoutingKind::threshold}).gate.requires_grad());
 }
 
 TEST(RouteAdaptive, TheMetaDeviceKnowsTheShapes) {
   const at::Tensor logits = randn({9, 5}, 4, torch::kFloat);
-  expect_same_shapes(route_adaptive(logits, {0.0, {1, 2}}),
-                     route_adaptive(logits.to(torch::kMeta), {0.0, {1, 2}}));
+  expect_same_shapes(
+      route(logits, {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 2}}),
+      route(logits.to(torch::kMeta),
+            {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 2}}));
 }
 
 TEST(RouteAdaptive, RefusesWrongInput) {
   const at::Tensor logits = torch::zeros({4, 3});
-  EXPECT_THROW(route_adaptive(logits[0]), Error);
-  EXPECT_THROW(route_adaptive(logits.to(torch::kLong)), Error);
-  EXPECT_THROW(route_adaptive(logits, {std::nan("")}), Error);
-  EXPECT_THROW(route_adaptive(logits, {0.0, {1, 1}}), Error);
-  EXPECT_THROW(route_adaptive(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4})), Error);
+  EXPECT_THROW(route(logits[0], {.kind = RoutingKind::threshold}), Error);
+  EXPECT_THROW(route(logits.to(torch::kLong), {.kind = RoutingKind::threshold}), Error);
+  EXPECT_THROW(route(logits, {.kind = RoutingKind::threshold, .threshold = std::nan("")}), Error);
+  EXPECT_THROW(route(logits, {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 1}}),
+               Error);
+  EXPECT_THROW(
+      route(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4}), {.kind = RoutingKind::threshold}),
+      Error);
   at::Tensor bad = torch::zeros({4, 3});
   bad[3][2] = std::nan("");
-  EXPECT_THROW(route_adaptive(bad), DivergedError);
-  EXPECT_NO_THROW(route_adaptive(torch::full({2, 2}, std::numeric_limits<double>::infinity())));
+  EXPECT_THROW(route(bad, {.kind = RoutingKind::threshold}), DivergedError);
+  EXPECT_NO_THROW(route(torch::full({2, 2}, std::numeric_limits<double>::infinity()),
+                        {.kind = RoutingKind::threshold}));
 }
 
 }  // namespace

@@ -7,24 +7,24 @@
 namespace moesaic {
 namespace {
 
-const TokenChoiceOptions kTokenChoice{.k = 3,
-                                      .gate = Gate::logit,
-                                      .capacity_factor = 1.25,
-                                      .group_size = 17,
-                                      .kept = {1, 4},
-                                      .batch_priority = true,
-                                      .pruned = PrunedSelection::reroute,
-                                      .capacity_rounding = CapacityRounding::round,
-                                      .capacity_multiple_of = 9,
-                                      .capacity = 11};
-const ExpertChoiceOptions kExpertChoice{.rows = 5,
-                                        .capacity_factor = 1.5,
-                                        .group_size = 19,
-                                        .gate = ExpertGate::softmax_experts,
-                                        .kept = {0, 2, 3},
-                                        .pruned = PrunedSelection::reroute,
-                                        .capacity_rounding = CapacityRounding::round,
-                                        .capacity_multiple_of = 7};
+const RouteOptions kTokenChoice{.k = 3,
+                                .gate = Gate::logit,
+                                .capacity = {.factor = 1.25,
+                                             .rounding = CapacityRounding::round,
+                                             .multiple_of = 9,
+                                             .rows = 11,
+                                             .batch_priority = true},
+                                .group_size = 17,
+                                .kept = {1, 4},
+                                .pruned = PrunedSelection::reroute};
+const RouteOptions kExpertChoice{
+    .kind = RoutingKind::expert_choice,
+    .l = 5,
+    .gate = Gate::softmax_all,
+    .capacity = {.factor = 1.5, .rounding = CapacityRounding::round, .multiple_of = 7},
+    .group_size = 19,
+    .kept = {0, 2, 3},
+    .pruned = PrunedSelection::reroute};
 
 /// Every argument of pack() reaches its own place again, by the dispatcher's way and by autograd's.
 template <class Packing, class Operator, class Options>
@@ -40,32 +40,31 @@ TEST(RouteArguments, ArePackedAndUnpackedWithoutLoss) {
   expect_round_trip<ops::ExpertChoicePacking, ops::ExpertChoiceOperator>(kExpertChoice);
   expect_round_trip<ops::ExpertChoiceBackwardPacking, ops::ExpertChoiceBackward>(kExpertChoice);
   expect_round_trip<ops::AdaptivePacking, ops::AdaptiveOperator>(
-      AdaptiveOptions{.threshold = 0.25, .kept = {2}});
+      RouteOptions{.kind = RoutingKind::threshold, .threshold = 0.25, .kept = {2}});
 }
 
 TEST(RouteArguments, AreUnpackedIntoTheFieldsOfTheirNames) {
-  const TokenChoiceOptions token =
+  const RouteOptions token =
       ops::TokenChoicePacking::unpack(3, 2, 1.25, 17, {1, 4}, true, false, 1, 9, 11);
   EXPECT_EQ(token.k, 3);
   EXPECT_EQ(token.gate, Gate::logit);
-  EXPECT_EQ(token.capacity_factor, 1.25);
+  EXPECT_EQ(token.capacity.factor, 1.25);
   EXPECT_EQ(token.group_size, 17);
   EXPECT_EQ(token.kept, (std::vector<int64_t>{1, 4}));
-  EXPECT_TRUE(token.batch_priority);
+  EXPECT_TRUE(token.capacity.batch_priority);
   EXPECT_EQ(token.pruned, PrunedSelection::zero);
-  EXPECT_EQ(token.capacity_rounding, CapacityRounding::round);
-  EXPECT_EQ(token.capacity_multiple_of, 9);
-  EXPECT_EQ(token.capacity, 11);
-  const ExpertChoiceOptions expert =
-      ops::ExpertChoicePacking::unpack(5, 1.5, 19, 2, {0}, true, 1, 7);
-  EXPECT_EQ(expert.rows, 5);
-  EXPECT_EQ(expert.capacity_factor, 1.5);
+  EXPECT_EQ(token.capacity.rounding, CapacityRounding::round);
+  EXPECT_EQ(token.capacity.multiple_of, 9);
+  EXPECT_EQ(token.capacity.rows, 11);
+  const RouteOptions expert = ops::ExpertChoicePacking::unpack(5, 1.5, 19, 2, {0}, true, 1, 7);
+  EXPECT_EQ(expert.capacity.rows, 5);
+  EXPECT_EQ(expert.capacity.factor, 1.5);
   EXPECT_EQ(expert.group_size, 19);
-  EXPECT_EQ(expert.gate, ExpertGate::softmax_experts);
+  EXPECT_EQ(expert.gate, Gate::softmax_all);
   EXPECT_EQ(expert.kept, (std::vector<int64_t>{0}));
   EXPECT_EQ(expert.pruned, PrunedSelection::reroute);
-  EXPECT_EQ(expert.capacity_rounding, CapacityRounding::round);
-  EXPECT_EQ(expert.capacity_multiple_of, 7);
+  EXPECT_EQ(expert.capacity.rounding, CapacityRounding::round);
+  EXPECT_EQ(expert.capacity.multiple_of, 7);
 }
 
 /// A default of the schema, which Python sees, is the options struct's.
@@ -83,10 +82,11 @@ void expect_schema_defaults(const Options& options) {
 }
 
 TEST(RouteArguments, HaveTheDefaultsOfTheirOptions) {
-  expect_schema_defaults<ops::TokenChoicePacking, ops::TokenChoiceOperator>(TokenChoiceOptions{});
+  expect_schema_defaults<ops::TokenChoicePacking, ops::TokenChoiceOperator>(RouteOptions{});
   expect_schema_defaults<ops::ExpertChoicePacking, ops::ExpertChoiceOperator>(
-      ExpertChoiceOptions{});
-  expect_schema_defaults<ops::AdaptivePacking, ops::AdaptiveOperator>(AdaptiveOptions{});
+      RouteOptions{.kind = RoutingKind::expert_choice, .gate = Gate::softmax_selected});
+  expect_schema_defaults<ops::AdaptivePacking, ops::AdaptiveOperator>(
+      RouteOptions{.kind = RoutingKind::threshold});
 }
 
 }  // namespace

@@ -54,30 +54,33 @@ TEST(Segments, CoverTheTokensOnceAndNeverCrossGroups) {
 
 TEST(GroupRows, AreCapacitiesWithAnOwnOneForTheTail) {
   const TokenGroups cut(100, 40);  // 40, 40, 20
-  const GroupRows rows = capacity_rows(cut, 2, 1.0, 8);
+  const GroupRows rows = capacity_rows(cut, 2, {1.0}, 8);
   EXPECT_EQ(rows.of(0), 12);  // ceil(10) raised to 12
   EXPECT_EQ(rows.of(1), 12);
   EXPECT_EQ(rows.of(2), 8);  // 5, raised to 8
   EXPECT_EQ(rows.total(), 32);
   EXPECT_TRUE(rows.has_capacity(cut));
-  EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).has_capacity(cut));
-  EXPECT_EQ(capacity_rows(cut, 2, 0.0, 8).total(), 100);
-  EXPECT_FALSE(capacity_rows(cut, 2, 1e300, 8).has_capacity(cut));
-  EXPECT_EQ(capacity_rows(TokenGroups(0, 4), 2, 1.0, 8).total(), 0);
+  EXPECT_FALSE(capacity_rows(cut, 2, {0.0}, 8).has_capacity(cut));
+  EXPECT_EQ(capacity_rows(cut, 2, {0.0}, 8).total(), 100);
+  EXPECT_FALSE(capacity_rows(cut, 2, {1e300}, 8).has_capacity(cut));
+  EXPECT_EQ(capacity_rows(TokenGroups(0, 4), 2, {1.0}, 8).total(), 0);
 }
 
 TEST(GroupRows, LimitWhereOnlyTheTailDoes) {
   // Groups of 4 fit their capacity of 4 always; a single group of 9 does not.
-  EXPECT_FALSE(capacity_rows(TokenGroups(9, 4), 1, 0.1, 4).has_capacity(TokenGroups(9, 4)));
-  EXPECT_TRUE(capacity_rows(TokenGroups(9, 0), 1, 0.1, 4).has_capacity(TokenGroups(9, 0)));
+  EXPECT_FALSE(capacity_rows(TokenGroups(9, 4), 1, {0.1}, 4).has_capacity(TokenGroups(9, 4)));
+  EXPECT_TRUE(capacity_rows(TokenGroups(9, 0), 1, {0.1}, 4).has_capacity(TokenGroups(9, 0)));
 }
 
 TEST(GroupRows, ExpertChoiceTakesTheGivenRowsOrACapacityWithoutK) {
   const TokenGroups cut(30, 10);
-  EXPECT_EQ(expert_choice_rows(cut, {.rows = 3}, 5).total(), 9);
-  ExpertChoiceOptions options{.capacity_factor = 2.0, .kept = {0, 4}};
+  EXPECT_EQ(expert_choice_rows(cut, {.l = 3}, 5).total(), 9);
+  RouteOptions options{.kind = RoutingKind::expert_choice,
+                       .gate = Gate::softmax_selected,
+                       .capacity = {.factor = 2.0},
+                       .kept = {0, 4}};
   EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 12);  // 10 * 2 / 5 = 4
-  options.capacity_multiple_of = 3;
+  options.capacity.multiple_of = 3;
   EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 18);
   options.pruned = PrunedSelection::reroute;
   EXPECT_EQ(expert_choice_rows(cut, options, 5).total(), 30);  // 10 * 2 / 2 = 10 = all
@@ -92,12 +95,12 @@ TEST(Accepted, FillsWhatRoomIsLeft) {
 }
 
 TEST(TokenChoiceSizes, BoundRowsByTheLesserOfChoicesAndCapacities) {
-  TokenChoiceOptions options{.k = 2, .group_size = 40};
+  RouteOptions options{.k = 2, .group_size = 40};
   EXPECT_EQ(TokenChoiceSizes(100, 8, options).bound, 200);
   options.k = 3;
   options.kept = {0, 5};
   EXPECT_EQ(TokenChoiceSizes(100, 8, options).bound, 200);
-  options = {.k = 2, .capacity_factor = 1.0, .group_size = 40, .kept = {0, 3, 7}};
+  options = {.k = 2, .capacity = {.factor = 1.0}, .group_size = 40, .kept = {0, 3, 7}};
   const TokenChoiceSizes sizes(100, 8, options);
   EXPECT_EQ(sizes.bound, 3 * 32);
   EXPECT_TRUE(sizes.is_limited);

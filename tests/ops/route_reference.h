@@ -6,8 +6,7 @@
 
 #include <vector>
 
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 namespace moesaic::testing {
 
@@ -18,10 +17,8 @@ struct RouteReference {
   std::vector<std::vector<bool>> routed;
 };
 
-RouteReference token_choice_reference(const at::Tensor& logits_TE,
-                                      const TokenChoiceOptions& options);
-RouteReference expert_choice_reference(const at::Tensor& logits_TE,
-                                       const ExpertChoiceOptions& options);
+RouteReference token_choice_reference(const at::Tensor& logits_TE, const RouteOptions& options);
+RouteReference expert_choice_reference(const at::Tensor& logits_TE, const RouteOptions& options);
 RouteReference adaptive_reference(const at::Tensor& logits_TE, double threshold,
                                   const std::vector<int64_t>& kept);
 

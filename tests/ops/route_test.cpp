@@ -11,14 +11,14 @@
 namespace moesaic {
 namespace {
 
-TokenChoiceOptions some_options(uint64_t seed, int64_t experts) {
-  TokenChoiceOptions options;
+RouteOptions some_options(uint64_t seed, int64_t experts) {
+  RouteOptions options;
   options.k = 1 + static_cast<int64_t>(seed % 3);
   options.gate = static_cast<Gate>(seed % 4);
-  options.capacity_factor = seed % 5 < 3 ? 0.3 * static_cast<double>(1 + seed % 5) : 0.0;
-  options.capacity = seed % 5 == 3 ? 3 : 0;
+  options.capacity.factor = seed % 5 < 3 ? 0.3 * static_cast<double>(1 + seed % 5) : 0.0;
+  options.capacity.rows = seed % 5 == 3 ? 3 : 0;
   options.group_size = seed % 7 < 4 ? 65 : 0;
-  options.batch_priority = seed % 2 == 0;
+  options.capacity.batch_priority = seed % 2 == 0;
   options.pruned = seed % 11 < 5 ? PrunedSelection::reroute : PrunedSelection::zero;
   if (seed % 3 == 1 && experts > 4) options.kept = {0, 2, experts - 2, experts - 1};
   return options;
@@ -29,7 +29,7 @@ TEST(RouteComposite, OfTokenChoiceEqualsTheKernel) {
   for (const int64_t tokens : {0, 1, 64, 65, 300}) {
     for (const int64_t experts : {3, 8, 45}) {
       for (int i = 0; i < 60; ++i) {
-        const TokenChoiceOptions options = some_options(++seed, experts);
+        const RouteOptions options = some_options(++seed, experts);
         at::Tensor logits =
             randn({tokens, experts}, seed, seed % 4 == 0 ? torch::kDouble : torch::kFloat);
         if (seed % 3 != 0) logits = torch::round(logits * 2) / 2;  // ties
@@ -64,7 +64,7 @@ TEST(RouteComposite, RefusesWhatTheKernelRefuses) {
     at::Tensor logits = torch::zeros({9, 4});
     logits[5][1] = value;
     logits[7][2] = value;
-    const TokenChoiceOptions options{.k = 2};
+    const RouteOptions options{.k = 2};
     const std::string wanted = message([&] { ops::TokenChoiceOperator::call(logits, options); });
     EXPECT_EQ(wanted,
               "route_token_choice: the logits of token 5 are NaN, infinite, or all -infinity");

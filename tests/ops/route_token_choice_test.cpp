@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,9 +21,8 @@ using testing::token_choice_reference;
 constexpr Gate kGates[] = {Gate::softmax_selected, Gate::softmax_all, Gate::logit, Gate::one};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void expect_route(const at::Tensor& logits, const TokenChoiceOptions& options) {
-  expect_routing(route_token_choice(logits, options), token_choice_reference(logits, options),
-                 options.kept);
+void expect_route(const at::Tensor& logits, const RouteOptions& options) {
+  expect_routing(route(logits, options), token_choice_reference(logits, options), options.kept);
 }
 
 TEST(RouteTokenChoice, EqualsPlainLoopsOverASweep) {
@@ -35,8 +34,16 @@ TEST(RouteTokenChoice, EqualsPlainLoopsOverASweep) {
         for (const Gate gate : kGates) {
           for (const double factor : {0.0, 0.4, 1.25}) {
             const at::Tensor logits = randn({tokens, experts}, ++seed, torch::kFloat);
-            expect_route(logits, {k, gate, factor, tokens > 8 ? 8 : 0, {}, false});
-            expect_route(logits, {k, gate, factor, tokens > 8 ? 30 : 0, {}, true});
+            expect_route(logits, {.k = k,
+                                  .gate = gate,
+                                  .capacity = {.factor = factor, .batch_priority = false},
+                                  .group_size = tokens > 8 ? 8 : 0,
+                                  .kept = {}});
+            expect_route(logits, {.k = k,
+                                  .gate = gate,
+                                  .capacity = {.factor = factor, .batch_priority = true},
+                                  .group_size = tokens > 8 ? 30 : 0,
+                                  .kept = {}});
           }
         }
       }
@@ -50,9 +57,8 @@ TEST(RouteTokenChoice, EqualsPlainLoopsWhereGroupsSpanManySegments) {
       for (const double factor : {0.0, 0.6, 1.05}) {
         const at::Tensor logits = randn({2000, 6}, 77 + group_size, torch::kFloat);
         expect_route(logits, {.k = 2,
-                              .capacity_factor = factor,
-                              .group_size = group_size,
-                              .batch_priority = batch_priority});
+                              .capacity = {.factor = factor, .batch_priority = batch_priority},
+                              .group_size = group_size});
       }
     }
   }
@@ -62,35 +68,39 @@ TEST(RouteTokenChoice, ACapacityOfSoManyRowsEqualsPlainLoops) {
   for (const int64_t capacity : {1, 3, 7, 40}) {
     for (const int64_t group_size : {0, 16, 30}) {
       for (const bool batch_priority : {false, true}) {
-        expect_route(randn({60, 5}, 5 + capacity, torch::kFloat), {.k = 2,
-                                                                   .group_size = group_size,
-                                                                   .batch_priority = batch_priority,
-                                                                   .capacity = capacity});
+        expect_route(randn({60, 5}, 5 + capacity, torch::kFloat),
+                     {.k = 2,
+                      .capacity = {.rows = capacity, .batch_priority = batch_priority},
+                      .group_size = group_size});
       }
     }
   }
   const at::Tensor logits = randn({8, 4}, 1, torch::kFloat);
-  EXPECT_THROW(route_token_choice(logits, {.capacity_factor = 1.0, .capacity = 3}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.capacity = -1}), Error);
+  EXPECT_THROW(route(logits, {.capacity = {.factor = 1.0, .rows = 3}}), Error);
+  EXPECT_THROW(route(logits, {.capacity = {.rows = -1}}), Error);
 }
 
 TEST(RouteTokenChoice, Float64EqualsPlainLoops) {
   for (const Gate gate : kGates) {
-    expect_route(randn({50, 5}, 3), {2, gate, 0.7, 20, {}, true});
+    expect_route(randn({50, 5}, 3), {.k = 2,
+                                     .gate = gate,
+                                     .capacity = {.factor = 0.7, .batch_priority = true},
+                                     .group_size = 20,
+                                     .kept = {}});
   }
 }
 
 TEST(RouteTokenChoice, TiesGoToTheLowerExpert) {
   const at::Tensor logits = torch::zeros({5, 6});
-  const Routing routing = route_token_choice(logits, {.k = 2});
+  const Routing routing = route(logits, {.k = 2});
   EXPECT_TRUE(torch::equal(routing.choice, torch::tensor({{0, 1}}, torch::kInt).expand({5, 2})));
   expect_route(logits, {.k = 2});
   at::Tensor pairs = torch::zeros({40, 6});
   pairs.slice(1, 2, 4).fill_(1.0);
   pairs.slice(1, 4, 6).fill_(-0.0);
   for (const int64_t k : {1, 3, 6}) {
-    expect_route(pairs, {.k = k, .capacity_factor = 0.8});
-    expect_route(pairs, {.k = k, .capacity_factor = 0.8, .batch_priority = true});
+    expect_route(pairs, {.k = k, .capacity = {.factor = 0.8}});
+    expect_route(pairs, {.k = k, .capacity = {.factor = 0.8, .batch_priority = true}});
   }
 }
 
@@ -102,8 +112,8 @@ TEST(RouteTokenChoice, FirstChoicesQueueBeforeSecondOnes) {
     logits[t][t < 4 ? 0 : 1] = 2.0;
     logits[t][t < 4 ? 1 : 2] = 1.0;
   }
-  const TokenChoiceOptions options{.k = 2, .capacity_factor = 1.0};
-  const Routing routing = route_token_choice(logits, options);
+  const RouteOptions options{.k = 2, .capacity = {.factor = 1.0}};
+  const Routing routing = route(logits, options);
   const int64_t begin = routing.offsets[1].item<int64_t>();
   EXPECT_EQ(routing.offsets[2].item<int64_t>() - begin, 4);
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(routing.token[begin + i].item<int64_t>(), 4 + i);
@@ -118,12 +128,12 @@ TEST(RouteTokenChoice, BatchPriorityServesTheLargestGateFirstAndEqualOnesInToken
   logits[9][0] = 3.0;
   logits[5][0] = 2.0;
   const Routing routing =
-      route_token_choice(logits, {.k = 1, .capacity_factor = 1.0, .batch_priority = true});
+      route(logits, {.k = 1, .capacity = {.factor = 1.0, .batch_priority = true}});
   const at::Tensor tokens = routing.token.slice(0, 0, routing.offsets[1].item<int64_t>());
   EXPECT_TRUE(torch::equal(tokens, torch::tensor({0, 1, 5, 9}, torch::kInt)));
   // Without a softmax that tells tokens apart, position decides.
-  const Routing even = route_token_choice(
-      logits, {.k = 1, .gate = Gate::one, .capacity_factor = 1.0, .batch_priority = true});
+  const Routing even = route(
+      logits, {.k = 1, .gate = Gate::one, .capacity = {.factor = 1.0, .batch_priority = true}});
   EXPECT_TRUE(torch::equal(even.token.slice(0, 0, 4), torch::tensor({0, 1, 2, 3}, torch::kInt)));
 }
 
@@ -131,9 +141,9 @@ TEST(RouteTokenChoice, OneHotExpertDropsWhatExceedsItsCapacity) {
   for (const bool batch_priority : {false, true}) {
     at::Tensor logits = randn({300, 4}, 21, torch::kFloat);
     logits.select(1, 2) += 50.0;
-    const TokenChoiceOptions options{
-        .k = 1, .capacity_factor = 1.0, .batch_priority = batch_priority};
-    const Routing routing = route_token_choice(logits, options);
+    const RouteOptions options{.k = 1,
+                               .capacity = {.factor = 1.0, .batch_priority = batch_priority}};
+    const Routing routing = route(logits, options);
     EXPECT_EQ(routing.offsets[4].item<int64_t>(), 76);  // 75, raised to a multiple of 4
     expect_route(logits, options);
   }
@@ -144,11 +154,11 @@ TEST(RouteTokenChoice, AnExactlyFullQueueDropsNothing) {
   at::Tensor logits = torch::zeros({16, 4});
   for (int64_t t = 0; t < 16; ++t) logits[t][t % 4] = 1.0;
   for (const bool batch_priority : {false, true}) {
-    const TokenChoiceOptions options{
-        .k = 1, .capacity_factor = 1.0, .batch_priority = batch_priority};
-    EXPECT_EQ(route_token_choice(logits, options).offsets[4].item<int64_t>(), 16);
+    const RouteOptions options{.k = 1,
+                               .capacity = {.factor = 1.0, .batch_priority = batch_priority}};
+    EXPECT_EQ(route(logits, options).offsets[4].item<int64_t>(), 16);
     expect_route(logits, options);
-    expect_route(logits, {.k = 2, .capacity_factor = 0.5, .batch_priority = batch_priority});
+    expect_route(logits, {.k = 2, .capacity = {.factor = 0.5, .batch_priority = batch_priority}});
   }
 }
 
@@ -157,14 +167,22 @@ TEST(RouteTokenChoice, KeptRowsOfPrunedExpertsLeaveTheOthersAlone) {
     for (const double factor : {0.0, 0.5}) {
       for (const bool batch_priority : {false, true}) {
         const at::Tensor logits = randn({40, 8}, 5, torch::kFloat);
-        expect_route(logits, {2, gate, factor, 20, {1, 4, 6}, batch_priority});
-        expect_route(logits, {2, gate, factor, 20, {7}, batch_priority});
+        expect_route(logits, {.k = 2,
+                              .gate = gate,
+                              .capacity = {.factor = factor, .batch_priority = batch_priority},
+                              .group_size = 20,
+                              .kept = {1, 4, 6}});
+        expect_route(logits, {.k = 2,
+                              .gate = gate,
+                              .capacity = {.factor = factor, .batch_priority = batch_priority},
+                              .group_size = 20,
+                              .kept = {7}});
       }
     }
   }
   at::Tensor never = randn({20, 4}, 6, torch::kFloat);
   never.select(1, 3) -= 50.0;
-  const Routing routing = route_token_choice(never, {.k = 2, .kept = {3}});
+  const Routing routing = route(never, {.k = 2, .kept = {3}});
   EXPECT_EQ(routing.offsets[1].item<int64_t>(), 0);
   expect_route(never, {.k = 2, .kept = {3}});
 }
@@ -173,23 +191,31 @@ TEST(RouteTokenChoice, DroppedRowsOfPrunedExpertsRouteAmongTheKept) {
   for (const Gate gate : kGates) {
     for (const double factor : {0.0, 0.5}) {
       const at::Tensor logits = randn({40, 8}, 5, torch::kFloat);
-      const TokenChoiceOptions options{
-          2, gate, factor, 20, {1, 4, 6}, false, PrunedSelection::reroute};
-      const Routing routing = route_token_choice(logits, options);
+      const RouteOptions options{.k = 2,
+                                 .gate = gate,
+                                 .capacity = {.factor = factor, .batch_priority = false},
+                                 .group_size = 20,
+                                 .kept = {1, 4, 6},
+                                 .pruned = PrunedSelection::reroute};
+      const Routing routing = route(logits, options);
       expect_routing(routing, token_choice_reference(logits, options), options.kept);
       // The same as a router that never had the others, but for the numbers of its choices.
       const at::Tensor columns = torch::tensor({1, 4, 6});
-      Routing small =
-          route_token_choice(logits.index_select(1, columns), {2, gate, factor, 20, {}, false});
+      Routing small = route(logits.index_select(1, columns),
+                            {.k = 2,
+                             .gate = gate,
+                             .capacity = {.factor = factor, .batch_priority = false},
+                             .group_size = 20,
+                             .kept = {}});
       small.choice = columns.to(torch::kInt)
                          .index_select(0, small.choice.flatten())
                          .view(small.choice.sizes());
       expect_same_routing(routing, small);
     }
   }
-  EXPECT_THROW(route_token_choice(torch::zeros({4, 3}),
-                                  {.k = 2, .kept = {1}, .pruned = PrunedSelection::reroute}),
-               Error);
+  EXPECT_THROW(
+      route(torch::zeros({4, 3}), {.k = 2, .kept = {1}, .pruned = PrunedSelection::reroute}),
+      Error);
 }
 
 TEST(RouteTokenChoice, GradientsEqualFiniteDifferences) {
@@ -198,10 +224,14 @@ TEST(RouteTokenChoice, GradientsEqualFiniteDifferences) {
     for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
       for (const auto& kept : {std::vector<int64_t>{}, some}) {
         for (const double factor : {0.0, 0.6}) {
-          const TokenChoiceOptions options{2, gate, factor, 0, kept, factor > 0, pruned};
+          const RouteOptions options{.k = 2,
+                                     .gate = gate,
+                                     .capacity = {.factor = factor, .batch_priority = factor > 0},
+                                     .group_size = 0,
+                                     .kept = kept,
+                                     .pruned = pruned};
           at::Tensor logits = randn({19, 5}, 17).set_requires_grad(true);
-          expect_gradients([&](const auto& in) { return route_token_choice(in[0], options).gate; },
-                           {logits});
+          expect_gradients([&](const auto& in) { return route(in[0], options).gate; }, {logits});
         }
       }
     }
@@ -210,13 +240,14 @@ TEST(RouteTokenChoice, GradientsEqualFiniteDifferences) {
 
 TEST(RouteTokenChoice, Float32GradientsEqualThoseOfFloat64) {
   for (const Gate gate : kGates) {
-    const TokenChoiceOptions options{2, gate, 0.8, 30, {0, 2, 5}};
+    const RouteOptions options{
+        .k = 2, .gate = gate, .capacity = {.factor = 0.8}, .group_size = 30, .kept = {0, 2, 5}};
     at::Tensor wide = randn({600, 6}, 18).set_requires_grad(true);
     at::Tensor narrow = wide.detach().to(torch::kFloat).set_requires_grad(true);
     wide.data().copy_(narrow.detach());
-    const at::Tensor weight = randn({route_token_choice(wide, options).max_rows()}, 4);
-    (route_token_choice(wide, options).gate * weight).sum().backward();
-    (route_token_choice(narrow, options).gate * weight.to(torch::kFloat)).sum().backward();
+    const at::Tensor weight = randn({route(wide, options).max_rows()}, 4);
+    (route(wide, options).gate * weight).sum().backward();
+    (route(narrow, options).gate * weight.to(torch::kFloat)).sum().backward();
     testing::expect_close(narrow.grad(), wide.grad(), 1e-6);
   }
 }
@@ -225,16 +256,15 @@ TEST(RouteTokenChoice, ResultsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const bool batch_priority : {false, true}) {
     for (const int64_t group_size : {0, 900, 65}) {
-      const TokenChoiceOptions options{.k = 2,
-                                       .capacity_factor = 0.9,
-                                       .group_size = group_size,
-                                       .batch_priority = batch_priority};
+      const RouteOptions options{.k = 2,
+                                 .capacity = {.factor = 0.9, .batch_priority = batch_priority},
+                                 .group_size = group_size};
       std::vector<Routing> routings;
       std::vector<at::Tensor> grads;
       for (const int n : {1, 2, 5}) {
         at::set_num_threads(n);
         at::Tensor logits = randn({5000, 7}, 1, torch::kFloat).set_requires_grad(true);
-        routings.push_back(route_token_choice(logits, options));
+        routings.push_back(route(logits, options));
         routings.back().gate.square().sum().backward();
         grads.push_back(logits.grad());
       }
@@ -251,13 +281,13 @@ TEST(RouteTokenChoice, MaskedExpertsAreTakenLastWithGateZero) {
   at::Tensor logits = randn({10, 4}, 9, torch::kFloat);
   logits.select(1, 1).fill_(-kInfinity);
   logits.select(1, 2).fill_(-kInfinity);
-  const Routing routing = route_token_choice(logits, {.k = 3});
+  const Routing routing = route(logits, {.k = 3});
   EXPECT_TRUE(routing.choice.select(1, 2).eq(1).all().item<bool>());
   const at::Tensor masked =
       routing.gate.slice(0, routing.offsets[1].item<int64_t>(), routing.offsets[2].item<int64_t>());
   EXPECT_EQ(masked.size(0), 10);
   EXPECT_EQ(masked.abs().sum().item<double>(), 0.0);
-  EXPECT_THROW(route_token_choice(logits, {.k = 3, .gate = Gate::logit}), Error);
+  EXPECT_THROW(route(logits, {.k = 3, .gate = Gate::logit}), Error);
 }
 
 TEST(RouteTokenChoice, MaskedExpertsGetNoGradient) {
@@ -267,7 +297,7 @@ TEST(RouteTokenChoice, MaskedExpertsGetNoGradient) {
       logits.select(1, 1).fill_(-kInfinity);
       logits.select(1, 2).fill_(-kInfinity);
       logits.set_requires_grad(true);
-      route_token_choice(logits, {.k = 3, .gate = gate}).gate.square().sum().backward();
+      route(logits, {.k = 3, .gate = gate}).gate.square().sum().backward();
       EXPECT_TRUE(logits.grad().isfinite().all().item<bool>());
       EXPECT_EQ(logits.grad().slice(1, 1, 3).abs().sum().item<double>(), 0.0);
       EXPECT_GT(logits.grad().select(1, 0).abs().min().item<double>(), 0.0);
@@ -283,7 +313,7 @@ TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
       logits[token][1] = value;
       logits[tokens - 1][0] = value;
       try {
-        route_token_choice(logits, {.k = 2});
+        route(logits, {.k = 2});
         ADD_FAILURE() << "took " << value << " at token " << token;
       } catch (const DivergedError& error) {
         EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
@@ -296,10 +326,14 @@ TEST(RouteTokenChoice, TheMetaDeviceKnowsTheShapes) {
   for (const int64_t tokens : {0, 1, 50}) {
     for (const double factor : {0.0, 0.5, 1.5}) {
       for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
-        const TokenChoiceOptions options{2, Gate::softmax_all, factor, 20, {0, 3}, true, pruned};
+        const RouteOptions options{.k = 2,
+                                   .gate = Gate::softmax_all,
+                                   .capacity = {.factor = factor, .batch_priority = true},
+                                   .group_size = 20,
+                                   .kept = {0, 3},
+                                   .pruned = pruned};
         const at::Tensor logits = randn({tokens, 5}, 2, torch::kFloat);
-        expect_same_shapes(route_token_choice(logits, options),
-                           route_token_choice(logits.to(torch::kMeta), options));
+        expect_same_shapes(route(logits, options), route(logits.to(torch::kMeta), options));
       }
     }
   }
@@ -307,47 +341,45 @@ TEST(RouteTokenChoice, TheMetaDeviceKnowsTheShapes) {
 
 TEST(RouteTokenChoice, NonContiguousLogitsGiveTheSame) {
   const at::Tensor logits = randn({6, 10}, 8, torch::kFloat).t();
-  expect_same_routing(route_token_choice(logits, {.k = 2}),
-                      route_token_choice(logits.contiguous(), {.k = 2}));
+  expect_same_routing(route(logits, {.k = 2}), route(logits.contiguous(), {.k = 2}));
 }
 
 TEST(RouteTokenChoice, RefusesWrongInput) {
   const at::Tensor logits = torch::zeros({4, 3});
-  EXPECT_THROW(route_token_choice(logits, {.k = 4}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 0}), Error);
-  EXPECT_THROW(route_token_choice(logits[0], {.k = 1}), Error);
-  EXPECT_THROW(route_token_choice(torch::zeros({4, 0}), {.k = 1}), Error);
-  EXPECT_THROW(route_token_choice(logits.to(torch::kLong), {.k = 1}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .gate = static_cast<Gate>(4)}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .capacity_factor = -1.0}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .capacity_factor = NAN}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .group_size = -1}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .kept = {2, 1}}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .kept = {3}}), Error);
-  EXPECT_THROW(route_token_choice(logits, {.k = 1, .kept = {-1}}), Error);
+  EXPECT_THROW(route(logits, {.k = 4}), Error);
+  EXPECT_THROW(route(logits, {.k = 0}), Error);
+  EXPECT_THROW(route(logits[0], {.k = 1}), Error);
+  EXPECT_THROW(route(torch::zeros({4, 0}), {.k = 1}), Error);
+  EXPECT_THROW(route(logits.to(torch::kLong), {.k = 1}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .gate = static_cast<Gate>(4)}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .capacity = {.factor = -1.0}}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .capacity = {.factor = NAN}}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .group_size = -1}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .kept = {2, 1}}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .kept = {3}}), Error);
+  EXPECT_THROW(route(logits, {.k = 1, .kept = {-1}}), Error);
   for (const double value : {std::nan(""), kInfinity}) {
     for (const int64_t expert : {0, 1, 2}) {
       at::Tensor bad = torch::zeros({4, 3});
       bad[2][expert] = value;
-      EXPECT_THROW(route_token_choice(bad, {.k = 2}), Error);
+      EXPECT_THROW(route(bad, {.k = 2}), Error);
     }
   }
-  EXPECT_THROW(route_token_choice(torch::full({2, 3}, -kInfinity), {.k = 1}), Error);
+  EXPECT_THROW(route(torch::full({2, 3}, -kInfinity), {.k = 1}), Error);
 }
 
 TEST(RouteTokenChoice, RefusesMoreRowsThanIndicesCanCount) {
   const at::Tensor many = torch::zeros({1, 4}).expand({int64_t{1} << 30, 4});
-  EXPECT_THROW(route_token_choice(many, {.k = 2}), Error);
-  EXPECT_THROW(route_token_choice(many.to(torch::kMeta), {.k = 3}), Error);
+  EXPECT_THROW(route(many, {.k = 2}), Error);
+  EXPECT_THROW(route(many.to(torch::kMeta), {.k = 3}), Error);
 }
 
 TEST(RouteTokenChoice, HugeSettingsMeanNoLimit) {
   const at::Tensor logits = randn({12, 4}, 3, torch::kFloat);
-  const Routing free = route_token_choice(logits, {.k = 2});
-  expect_same_routing(
-      free, route_token_choice(logits, {.k = 2,
-                                        .capacity_factor = 1e300,
-                                        .group_size = std::numeric_limits<int64_t>::max()}));
+  const Routing free = route(logits, {.k = 2});
+  expect_same_routing(free, route(logits, {.k = 2,
+                                           .capacity = {.factor = 1e300},
+                                           .group_size = std::numeric_limits<int64_t>::max()}));
 }
 
 TEST(RouteTokenChoice, ItsGradientRefusesForeignIndices) {

@@ -4,7 +4,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -25,7 +25,7 @@ TEST(RoutedMlp, EqualsItsThreeStepsBitForBit) {
     const ExpertWeights w = weights_of(5, 10, 36, type);
     for (const double capacity : {0.0, 0.6}) {
       const Routing routing =
-          route_token_choice(randn({130, 5}, 2, type), {.k = 2, .capacity_factor = capacity});
+          route(randn({130, 5}, 2, type), {.k = 2, .capacity = {.factor = capacity}});
       const at::Tensor x = randn({130, 10}, 3, type);
       EXPECT_TRUE(
           torch::equal(routed_mlp(x, routing, w, Activation::gelu), in_three_steps(x, routing, w)));
@@ -37,7 +37,7 @@ TEST(RoutedMlp, MoreTokensThanItsBufferHolds) {
   const torch::NoGradGuard no_grad;
   // 2 x 3000 rows of 1200 float32 are 29 MB.
   const ExpertWeights w = weights_of(3, 1200, 2, torch::kFloat);
-  const Routing routing = route_token_choice(randn({3000, 3}, 2, torch::kFloat), {.k = 2});
+  const Routing routing = route(randn({3000, 3}, 2, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({3000, 1200}, 3, torch::kFloat);
   EXPECT_TRUE(
       torch::equal(routed_mlp(x, routing, w, Activation::gelu), in_three_steps(x, routing, w)));
@@ -49,7 +49,7 @@ TEST(RoutedMlp, GradientsEqualFiniteDifferences) {
   for (auto& input : inputs) input.set_requires_grad(true);
   expect_gradients(
       [](const auto& in) {
-        const Routing routing = route_token_choice(in[1], {.k = 2});
+        const Routing routing = route(in[1], {.k = 2});
         return routed_mlp(in[0], routing, {in[2], in[3], in[4], in[5]}, Activation::gelu);
       },
       inputs);
@@ -60,7 +60,7 @@ TEST(RoutedMlp, Bfloat16IsCloseToFloat32) {
   for (const int64_t hidden : {64, 37}) {  // 37: factors do not come in pairs
     const ExpertWeights w = weights_of(4, 34, hidden, torch::kFloat);
     const auto half = [](const at::Tensor& t) { return t.to(torch::kBFloat16); };
-    const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
+    const Routing routing = route(randn({90, 4}, 2, torch::kFloat), {.k = 2});
     const at::Tensor x = randn({90, 34}, 3, torch::kFloat);
     const at::Tensor y = routed_mlp(
         half(x), routing, {half(w.w1), half(w.b1), half(w.w2), half(w.b2)}, Activation::gelu_tanh);
@@ -81,7 +81,7 @@ TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
       if (hidden > 128) {               // More than one panel.
         EXPECT_FALSE(torch::equal(packed.w1, w.w1));
       }
-      const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});
+      const Routing routing = route(randn({90, 4}, 2, torch::kFloat), {.k = 2});
       const at::Tensor x = randn({90, width}, 3, type);
       EXPECT_TRUE(torch::equal(routed_mlp(x, routing, packed, Activation::gelu),
                                routed_mlp(x, routing, w, Activation::gelu)))
@@ -97,7 +97,7 @@ TEST(RoutedMlp, PacksOnlyWhatGains) {
 }
 
 TEST(RoutedMlp, RefusesPackedWeightsWhereTheyMeanNothing) {
-  const Routing routing = route_token_choice(torch::zeros({3, 2}), {.k = 1});
+  const Routing routing = route(torch::zeros({3, 2}), {.k = 1});
   ExpertWeights w = weights_of(2, 4, 6, torch::kDouble);
   w.is_packed = true;
   EXPECT_THROW(routed_mlp(torch::ones({3, 4}, torch::kDouble), routing, w, Activation::relu),
@@ -112,17 +112,17 @@ TEST(RoutedMlp, RefusesPackedWeightsWhereTheyMeanNothing) {
 TEST(RoutedMlp, NoTokensAndTokensWithoutRows) {
   const torch::NoGradGuard no_grad;
   const ExpertWeights w = weights_of(2, 4, 6, torch::kFloat);
-  const Routing none = route_token_choice(torch::zeros({0, 2}), {.k = 1});
+  const Routing none = route(torch::zeros({0, 2}), {.k = 1});
   EXPECT_EQ(routed_mlp(torch::zeros({0, 4}), none, w, Activation::relu).sizes(),
             (std::vector<int64_t>{0, 4}));
-  Routing dropped = route_token_choice(torch::zeros({3, 3}), {.k = 1, .kept = {1, 2}});
+  Routing dropped = route(torch::zeros({3, 3}), {.k = 1, .kept = {1, 2}});
   EXPECT_EQ(routed_mlp(torch::ones({3, 4}), dropped, w, Activation::relu).abs().sum().item<float>(),
             0.0F);
 }
 
 TEST(RoutedMlp, RefusesWrongShapes) {
   const ExpertWeights w = weights_of(2, 4, 6, torch::kFloat);
-  const Routing routing = route_token_choice(torch::zeros({3, 2}), {.k = 1});
+  const Routing routing = route(torch::zeros({3, 2}), {.k = 1});
   EXPECT_THROW(routed_mlp(torch::zeros({3, 5}), routing, w, Activation::relu), Error);
   EXPECT_THROW(routed_mlp(torch::zeros({4, 4}), routing, w, Activation::relu), Error);
   EXPECT_THROW(routed_mlp(torch::zeros({3, 4}, torch::kDouble), routing, w, Activation::relu),

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -16,8 +15,8 @@ using testing::token_choice_reference;
 
 TEST(DispatchEntropy, EqualsPlainLoops) {
   const at::Tensor logits = randn({200, 4}, 6, torch::kFloat);
-  const TokenChoiceOptions options{.k = 1, .capacity_factor = 0.9, .kept = {0, 1, 3}};
-  const Routing routing = route_token_choice(logits, options);
+  const RouteOptions options{.k = 1, .capacity = {.factor = 0.9}, .kept = {0, 1, 3}};
+  const Routing routing = route(logits, options);
   const auto reference = token_choice_reference(logits, options);
   const at::Tensor cluster = torch::arange(200).remainder(7).clamp_max(4);
   std::vector<std::vector<double>> n(5, std::vector<double>(3, 0.0));
@@ -50,15 +49,15 @@ TEST(DispatchEntropy, IsZeroForPureExpertsAndTheLogarithmForIndifferentOnes) {
   const auto entropy = [](const Routing& routing, const at::Tensor& clusters) {
     return dispatch_entropy(dispatch_counts(routing, clusters, 4)).item<double>();
   };
-  EXPECT_EQ(entropy(route_token_choice(pure, {.k = 1}), cluster), 0.0);
-  const Routing blind = route_token_choice(torch::zeros({40, 6}), {.k = 1});
+  EXPECT_EQ(entropy(route(pure, {.k = 1}), cluster), 0.0);
+  const Routing blind = route(torch::zeros({40, 6}), {.k = 1});
   EXPECT_NEAR(entropy(blind, cluster), std::log(4.0), 1e-6);
-  const Routing none = route_token_choice(torch::zeros({0, 6}), {.k = 1});
+  const Routing none = route(torch::zeros({0, 6}), {.k = 1});
   EXPECT_EQ(entropy(none, cluster.slice(0, 0, 0)), 0.0);
 }
 
 TEST(DispatchEntropy, RefusesWrongClusters) {
-  const Routing routing = route_token_choice(torch::zeros({4, 2}), {.k = 1});
+  const Routing routing = route(torch::zeros({4, 2}), {.k = 1});
   EXPECT_THROW(dispatch_counts(routing, torch::zeros({3}, torch::kLong), 2), Error);
   EXPECT_THROW(dispatch_counts(routing, torch::zeros({4}), 2), Error);
   EXPECT_THROW(dispatch_counts(routing, torch::full({4}, 2, torch::kLong), 2), Error);

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -12,9 +12,9 @@ namespace {
 
 TEST(CombineWeights, IsTheDenseMatrix) {
   const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat);
-  const TokenChoiceOptions options{.k = 2, .kept = {0, 2}};
+  const RouteOptions options{.k = 2, .kept = {0, 2}};
   const auto reference = testing::token_choice_reference(logits, options);
-  const at::Tensor weights = combine_weights(route_token_choice(logits, options));
+  const at::Tensor weights = combine_weights(route(logits, options));
   ASSERT_EQ(weights.sizes(), (std::vector<int64_t>{12, 2}));
   for (int64_t t = 0; t < 12; ++t) {
     EXPECT_NEAR(weights[t][0].item<double>(), reference.weight[t][0], 1e-6);
@@ -24,7 +24,7 @@ TEST(CombineWeights, IsTheDenseMatrix) {
 
 /// A routing with drops and with rows of its buffer that are unused, and its gates' logits.
 Routing with_unused_rows(const at::Tensor& logits) {
-  const Routing routing = route_token_choice(logits, {.k = 2, .capacity = 6});
+  const Routing routing = route(logits, {.k = 2, .capacity = {.rows = 6}});
   EXPECT_LT(routing.offsets[4].item<int64_t>(), routing.max_rows());
   return routing;
 }

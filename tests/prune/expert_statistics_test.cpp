@@ -84,14 +84,14 @@ PlainUses plain_use(Model& model, const at::Tensor& images) {
 /// Experts take fewer tokens than select them.
 VMoEConfig crowded() {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.router.capacity.factor = 0.5;
   return config;
 }
 
 VMoEConfig is_expert_choice() {
   VMoEConfig config = crowded();
-  config.encoder.moe.router.name = kExpertChoice;
-  config.encoder.moe.router.dispatcher.capacity_factor = 1.5;
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.router.capacity.factor = 1.5;
   return config;
 }
 
@@ -147,7 +147,7 @@ TEST_P(ExpertStatisticsOf, EqualsLoopsOverTokens) {
     testing::expect_close(means[static_cast<int64_t>(e)], plain.outputs / rows, 1e-5);
   }
   EXPECT_GT(all_rows, 0);
-  const bool is_token_choice = GetParam().config().encoder.moe.router.name == kTokenChoice;
+  const bool is_token_choice = GetParam().config().encoder.moe.router.is_token_choice();
   EXPECT_EQ(dropped > 0, is_token_choice) << "tokens that choose are to be without room";
 }
 

@@ -17,7 +17,7 @@ using Ids = std::vector<int64_t>;
 MoEBlock block_of(int64_t experts, int64_t members = 1) {
   nn::MoELayerOptions options{
       .width = 2, .hidden = 3, .num_experts = experts, .num_members = members};
-  options.rule = TokenChoiceOptions{.k = 2};
+  options.rule = RouteOptions{.k = 2};
   return {.block = 0, .layer = nn::MoELayer(options, 3)};
 }
 
@@ -138,7 +138,7 @@ TEST(Merging, GivesTheUseOfMergedExpertsToTheKeptOne) {
 
 TEST(Merging, IsRefusedWhereTokensAreRerouted) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.pruned_selection = "reroute";
+  config.encoder.moe.router.pruned = PrunedSelection::reroute;
   EXPECT_THAT(
       replacement_problem(*small_vmoe(config), kMerge),
       HasSubstr("so 'merge' cannot replace their outputs; choose the replacement 'reroute'"));

@@ -20,8 +20,8 @@ VMoEConfig token_choice() {
 
 VMoEConfig expert_choice() {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.name = kExpertChoice;
-  config.encoder.moe.router.dispatcher.capacity_factor = 1.5;
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.router.capacity.factor = 1.5;
   return config;
 }
 

@@ -147,7 +147,7 @@ std::shared_ptr<VMoE> small_ensemble(int64_t members, int64_t choices) {
   VMoEConfig config = small_vmoe_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = members;
-  config.encoder.moe.router.num_selected_experts = choices;
+  config.encoder.moe.router.k = choices;
   return small_vmoe(config);
 }
 
@@ -239,7 +239,7 @@ TEST(PrunePlan, AnEnsembleIsNotReroutedAndSaysWhatItTakes) {
 TEST(PrunePlan, OfANetworkThatReroutesKeepsThatAndTakesNoOtherReplacement) {
   VMoEConfig config = small_vmoe_config();
   EXPECT_EQ(default_replacement(*small_vmoe(config)), "nothing");
-  config.encoder.moe.router.pruned_selection = "reroute";
+  config.encoder.moe.router.pruned = PrunedSelection::reroute;
   const auto model = small_vmoe(config);
   const PrunePlan plan = plan_pruning(*model, nullptr, "random", KeepSpec::count(3));
   EXPECT_EQ(plan.replace, kReroute);
@@ -260,7 +260,7 @@ TEST(CriterionChoice, IsACriterionWithOrWithoutAReplacement) {
 
 /// A pruned layer against the full one whose removed experts give zero: routing and gates as
 /// before, only terms gone.
-class Surgery : public ::testing::TestWithParam<const char*> {};
+class Surgery : public ::testing::TestWithParam<Gate> {};
 
 TEST_P(Surgery, LeavesTheOthersTermsAsTheyWere) {
   VMoEConfig config = small_vmoe_config();
@@ -289,7 +289,8 @@ TEST_P(Surgery, LeavesTheOthersTermsAsTheyWere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Gates, Surgery, ::testing::Values("softmax_all", "softmax_selected"));
+INSTANTIATE_TEST_SUITE_P(Gates, Surgery,
+                         ::testing::Values(Gate::softmax_all, Gate::softmax_selected));
 
 /// Gives the two blocks' rows these norms.
 void set_norms_of_blocks(const Model& model, const std::vector<double>& first,

@@ -89,7 +89,7 @@ TEST_F(PruneCheckpoint, WritesASmallerNetworkThatLoads) {
 
 TEST_F(PruneCheckpoint, APretrainedNetworkWithAnotherKIsAnother) {
   auto config = small_vmoe_config();
-  config.encoder.moe.router.num_selected_experts = 1;
+  config.encoder.moe.router.k = 1;
   save(folder_ / "top-1", *small_vmoe(config, 1));
   options_.pretrained = folder_ / "top-1";
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
@@ -143,7 +143,7 @@ TEST_F(PruneCheckpoint, TellsTheMembersOfAnEnsembleApart) {
   VMoEConfig config = small_vmoe_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = 3;
-  config.encoder.moe.router.num_selected_experts = 1;
+  config.encoder.moe.router.k = 1;
   save(folder_ / "ensemble", *small_vmoe(config));
   options_.finetuned = folder_ / "ensemble";
   options_.pretrained.clear();
@@ -213,15 +213,15 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkWithExpertsOfAnotherWidth) {
 
 TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherFamilyRuleOrEnsemble) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.name = kExpertChoice;
-  config.encoder.moe.router.dispatcher.capacity_factor = 1.0;
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.router.capacity.factor = 1.0;
   save(options_.pretrained = folder_ / "chooses", *small_vmoe(config, 1));
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
               HasSubstr("in block 1 experts select tokens, not: a token selects 2 experts"));
   config = small_vmoe_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = 3;
-  config.encoder.moe.router.num_selected_experts = 2;
+  config.encoder.moe.router.k = 2;
   save(options_.pretrained = folder_ / "three", *small_vmoe(config, 1));
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
               HasSubstr("its family is 'e3', not 'vmoe'"));
@@ -393,15 +393,15 @@ TEST(Footprint, CountsTheCapacityBuffersOfTheExpertsThatAreLeft) {
   expect(17 * 2, 17 * 2 * 2 / 6.0);  // Nothing is dropped: evenly spread rows.
   // 17 * 2 * 1 / 6 = 5.7 rows of an expert, raised to 8.
   config.encoder.moe.group_size = 17;
-  router.dispatcher.capacity_factor = 1.0;
+  router.capacity.factor = 1.0;
   expect(6 * 8, 2 * 8);
-  router.dispatcher.evaluation_capacity_factor = 1.5;  // 8.5, raised to 12
+  router.capacity.evaluation_factor = 1.5;  // 8.5, raised to 12
   expect(6 * 12, 2 * 12);
-  router.pruned_selection = "reroute";  // Of two experts 25.5, but a group has 17 tokens.
+  router.pruned = PrunedSelection::reroute;  // Of two experts 25.5, but a group has 17 tokens.
   expect(6 * 12, 2 * 17);
   router = VMoERouterConfig();
-  router.name = kExpertChoice;
-  router.num_selected_tokens = 5;
+  router.kind = RoutingKind::expert_choice;
+  router.l = 5;
   expect(6 * 5, 2 * 5);
 }
 

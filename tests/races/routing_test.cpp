@@ -3,8 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/cuda/route_expert_choice_on.h"
 #include "ops/cuda/route_token_choice_on.h"
 #include "races/races_fixture.h"
@@ -28,8 +27,8 @@ Tensor coarse_logits(int64_t tokens, int64_t experts, at::ScalarType type = at::
   return at::randn({tokens, experts}, type).mul(2).round().div(2);
 }
 
-void expect_token_choice(const Tensor& logits, const TokenChoiceOptions& options) {
-  const Routing wanted = route_token_choice(logits, options);
+void expect_token_choice(const Tensor& logits, const RouteOptions& options) {
+  const Routing wanted = route(logits, options);
   const auto found = ops::on_device::route_token_choice_on(ThreadedDevice{}, logits, options);
   EXPECT_TRUE(at::equal(std::get<0>(found), wanted.offsets));
   EXPECT_TRUE(at::equal(std::get<1>(found), wanted.token));
@@ -41,7 +40,7 @@ TEST_F(RoutingRaces, TokenChoiceWithCapacityInSeveralGroups) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     for (const int64_t k : {1, 2, 3, 6, 8}) {
       expect_token_choice(coarse_logits(600, 12, type),
-                          {.k = k, .capacity_factor = 0.7, .group_size = 260});
+                          {.k = k, .capacity = {.factor = 0.7}, .group_size = 260});
     }
   }
 }
@@ -50,7 +49,7 @@ TEST_F(RoutingRaces, TokenChoiceOfKeptExperts) {
   for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
     expect_token_choice(coarse_logits(600, 12), {.k = 2,
                                                  .gate = Gate::softmax_all,
-                                                 .capacity_factor = 0.7,
+                                                 .capacity = {.factor = 0.7},
                                                  .kept = {0, 3, 5, 11},
                                                  .pruned = pruned});
   }
@@ -58,11 +57,11 @@ TEST_F(RoutingRaces, TokenChoiceOfKeptExperts) {
 
 // Bits of all experts no longer fit beside those of 256 tokens.
 TEST_F(RoutingRaces, TokenChoiceOfMoreThanAThousandExperts) {
-  expect_token_choice(coarse_logits(150, 1100), {.k = 8, .capacity_factor = 1.0});
+  expect_token_choice(coarse_logits(150, 1100), {.k = 8, .capacity = {.factor = 1.0}});
 }
 
-void expect_expert_choice(const Tensor& logits, const ExpertChoiceOptions& options) {
-  const Routing wanted = route_expert_choice(logits, options);
+void expect_expert_choice(const Tensor& logits, const RouteOptions& options) {
+  const Routing wanted = route(logits, options);
   const auto [offsets, token, gate, token_offsets, token_row] =
       ops::on_device::route_expert_choice_on(ThreadedDevice{}, logits, options);
   EXPECT_TRUE(at::equal(token, wanted.token));
@@ -70,8 +69,9 @@ void expect_expert_choice(const Tensor& logits, const ExpertChoiceOptions& optio
 }
 
 TEST_F(RoutingRaces, ExpertChoiceByEveryGate) {
-  for (int gate = 0; gate < 4; ++gate) {
-    ExpertChoiceOptions options{.capacity_factor = 1.5, .gate = static_cast<ExpertGate>(gate)};
+  for (const Gate gate : ops::kExpertGates) {
+    RouteOptions options{
+        .kind = RoutingKind::expert_choice, .gate = gate, .capacity = {.factor = 1.5}};
     expect_expert_choice(coarse_logits(4200, 3), options);  // several blocks for an expert
     options.group_size = 300;
     expect_expert_choice(coarse_logits(600, 4, at::kDouble), options);

@@ -10,7 +10,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/cuda/grouped_mlp_on.h"
 #include "ops/kernels/move_rows.h"
 #include "races/races_fixture.h"
@@ -38,7 +38,7 @@ class RowsRaces : public testing::RacesTest {
 template <class T, int Count>
 void move_rows(int64_t width, at::ScalarType type) {
   using namespace ops::kernels;
-  const Routing routing = route_token_choice(at::randn({kTokens, 6}), {.k = 3, .kept = {0, 2, 5}});
+  const Routing routing = route(at::randn({kTokens, 6}), {.k = 3, .kept = {0, 2, 5}});
   const int64_t bound = routing.max_rows();
   const Tensor x = at::randn({kTokens, width}, type), bias = at::randn({3, width}, type);
   const Tensor rows = at::empty({bound, width}, type), y = at::empty({kTokens, width}, type);

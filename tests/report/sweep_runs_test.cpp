@@ -267,8 +267,8 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   EXPECT_EQ(rerouted->kept(), zero->kept());
   EXPECT_FALSE(zero->replacement_outputs.defined());
   EXPECT_TRUE(mean->replacement_outputs.defined());
-  EXPECT_EQ(nn::pruned_selection(zero->options().rule), PrunedSelection::zero);
-  EXPECT_EQ(nn::pruned_selection(rerouted->options().rule), PrunedSelection::reroute);
+  EXPECT_EQ(zero->options().rule.pruned, PrunedSelection::zero);
+  EXPECT_EQ(rerouted->options().rule.pruned, PrunedSelection::reroute);
   // Tokens that chose a removed expert compute another one.
   EXPECT_GT(outcome.at("keep2/random.reroute", "flops"), outcome.at("keep2/random", "flops"));
   const auto refusal = [&](const std::string& criteria) {

@@ -61,12 +61,11 @@ double gate_of(const Row& logits, const std::vector<int64_t>& seen,
   return gate == Gate::logit ? logits[expert] : 1.0;
 }
 
-template <class Options>
-double capacity_of(int64_t tokens, int64_t k, const Options& options, size_t experts) {
+double capacity_of(int64_t tokens, int64_t k, const RouteOptions& options, size_t experts) {
   const double fair =
-      static_cast<double>(tokens * k) * options.capacity_factor / static_cast<double>(experts);
-  const bool up = options.capacity_rounding == CapacityRounding::ceil;
-  const auto multiple = static_cast<double>(options.capacity_multiple_of);
+      static_cast<double>(tokens * k) * options.capacity.factor / static_cast<double>(experts);
+  const bool up = options.capacity.rounding == CapacityRounding::ceil;
+  const auto multiple = static_cast<double>(options.capacity.multiple_of);
   return std::ceil((up ? std::ceil(fair) : std::nearbyint(fair)) / multiple) * multiple;
 }
 
@@ -87,8 +86,7 @@ std::vector<std::pair<int64_t, int64_t>> groups_of(int64_t tokens, int64_t group
 
 }  // namespace
 
-RouteReference token_choice_reference(const at::Tensor& logits_TE,
-                                      const TokenChoiceOptions& options) {
+RouteReference token_choice_reference(const at::Tensor& logits_TE, const RouteOptions& options) {
   const std::vector<Row> rows = rows_of(logits_TE);
   const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
   const auto seen = seen_by(options.kept, experts, options.pruned == PrunedSelection::reroute);
@@ -100,13 +98,13 @@ RouteReference token_choice_reference(const at::Tensor& logits_TE,
     first_gate[t] = gate_of(rows[t], seen, chosen[t], chosen[t][0], options.gate);
   }
   for (const auto& [begin, end] : groups_of(tokens, options.group_size)) {
-    double limit = options.capacity > 0 ? static_cast<double>(options.capacity) : 1e18;
-    if (options.capacity_factor > 0) {
+    double limit = options.capacity.rows > 0 ? static_cast<double>(options.capacity.rows) : 1e18;
+    if (options.capacity.factor > 0) {
       limit = capacity_of(end - begin, options.k, options, seen.size());
     }
     std::vector<int64_t> order(end - begin);
     std::iota(order.begin(), order.end(), begin);
-    if (options.batch_priority) {
+    if (options.capacity.batch_priority) {
       order = best_of(order, end - begin, [&](int64_t t) { return first_gate[t]; });
     }
     std::vector<double> queue(experts, 0.0);
@@ -122,8 +120,7 @@ RouteReference token_choice_reference(const at::Tensor& logits_TE,
   return out;
 }
 
-RouteReference expert_choice_reference(const at::Tensor& logits_TE,
-                                       const ExpertChoiceOptions& options) {
+RouteReference expert_choice_reference(const at::Tensor& logits_TE, const RouteOptions& options) {
   const std::vector<Row> rows = rows_of(logits_TE);
   const int64_t tokens = logits_TE.size(0), experts = logits_TE.size(1);
   const auto computed = seen_by(options.kept, experts, true);
@@ -132,7 +129,7 @@ RouteReference expert_choice_reference(const at::Tensor& logits_TE,
   for (const auto& [begin, end] : groups_of(tokens, options.group_size)) {
     std::vector<int64_t> group(end - begin);
     std::iota(group.begin(), group.end(), begin);
-    int64_t take = options.rows;
+    int64_t take = options.l;
     if (take == 0) {
       take = std::min<int64_t>(
           end - begin, static_cast<int64_t>(capacity_of(end - begin, 1, options, seen.size())));
@@ -142,16 +139,15 @@ RouteReference expert_choice_reference(const at::Tensor& logits_TE,
       const auto over_experts = [&](int64_t t) {
         return softmax(seen, e, [&](int64_t other) { return rows[t][other]; });
       };
-      const bool by_gate = options.gate == ExpertGate::softmax_experts;
+      const bool by_gate = options.gate == Gate::softmax_all;
       const auto chosen =
           by_gate ? best_of(group, take, over_experts) : best_of(group, take, logit);
       for (const int64_t t : chosen) {
         out.routed[t][e] = true;
         out.weight[t][e] = 1.0;
         if (by_gate) out.weight[t][e] = over_experts(t);
-        if (options.gate == ExpertGate::softmax_selected)
-          out.weight[t][e] = softmax(chosen, t, logit);
-        if (options.gate == ExpertGate::softmax_tokens) out.weight[t][e] = softmax(group, t, logit);
+        if (options.gate == Gate::softmax_selected) out.weight[t][e] = softmax(chosen, t, logit);
+        if (options.gate == Gate::softmax_tokens) out.weight[t][e] = softmax(group, t, logit);
       }
     }
   }

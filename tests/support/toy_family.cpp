@@ -11,7 +11,7 @@ namespace moesaic::testing {
 namespace {
 
 nn::MoELayerOptions toy_layer(const ToyConfig& config) {
-  TokenChoiceOptions rule;
+  RouteOptions rule;
   rule.k = 1;
   rule.gate = Gate::softmax_all;
   rule.kept = config.left;

@@ -21,7 +21,7 @@ ModelOutput output_with(const std::vector<at::Tensor>& router_logits) {
   for (const at::Tensor& logits : router_logits) {
     RoutingRecord record;
     record.logits_TE = record.noisy_logits_TE = logits;
-    record.routing = route_token_choice(logits, {.k = 2});
+    record.routing = route(logits, {.k = 2});
     output.routings.push_back(record);
   }
   return output;
@@ -135,7 +135,9 @@ TEST(ClassificationObjective, NoiseOfAClusterMixtureHasALoadLoss) {
 
 TEST(ClassificationObjective, ExpertsThatChooseAreBalanced) {
   ModelOutput output = output_with({randn({6, 4}, 2, torch::kFloat)});
-  output.routings[0].routing = route_expert_choice(output.routings[0].logits_TE, {.rows = 2});
+  output.routings[0].routing =
+      route(output.routings[0].logits_TE,
+            {.kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_selected});
   for (const std::string& name : aux_loss_names()) {
     EXPECT_EQ(term_of(output, name) == 0.0, name != "router_z") << name;
   }

@@ -52,7 +52,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 /// forward(images [B, C, H, W] float32) -> logits [B, classes], for any B, with aten operators
 /// only. Its parameters are copies under the names of the state dict
 /// (`blocks.0.attention.qkv.weight`, ...); fixed position embeddings are a buffer. Routing is
-/// exact: ties to the lower expert, capacities, groups and drops as in route_token_choice(); pruned
+/// exact: ties to the lower expert, capacities, groups and drops as in route(); pruned
 /// experts add zero and are never computed. Throws Error (usage) for a family without TorchScript
 /// export.
 torch::jit::Module to_torchscript(const Model& model);

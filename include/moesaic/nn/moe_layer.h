@@ -17,12 +17,11 @@ struct MoELayerOptions {
   bool bfloat16 = false;          ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
   double dropout = 0.0;           ///< Dropout rate of the experts in training.
   bool shared_init = false;       ///< See MlpExpertsOptions.
-  RoutingRule rule;               ///< `kept` names the experts that exist; empty means all.
+  RouteOptions rule;              ///< `kept` names the experts that exist; empty means all.
   bool mean_replacement = false;  ///< See MoELayer::replacement_outputs.
   std::vector<int64_t> merged_into = {};  ///< See MoELayer::merged_into.
   NoiseOptions noise = {.scale = 0.0};
-  std::optional<uint64_t> evaluation_seed = {};           ///< See RouterOptions.
-  std::optional<double> evaluation_capacity_factor = {};  ///< See RouterOptions.
+  std::optional<uint64_t> evaluation_seed = {};  ///< See RouterOptions.
 };
 
 /// Output of a layer, and the record of how its tokens were routed.

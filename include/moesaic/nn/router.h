@@ -4,47 +4,28 @@
 #include <torch/nn/pimpl.h>
 
 #include <optional>
-#include <variant>
 
 #include "moesaic/nn/batch_shard.h"
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/router_noise.h"
 
 namespace moesaic::nn {
 
-/// The routing rule: token choice, expert choice, or adaptive routing by a threshold.
-using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
+/// Returns the ids of the experts that are not kept, ascending.
+std::vector<int64_t> removed_experts(const RouteOptions& rule, int64_t experts);
 
-/// Calls the routing operator of the rule for logits_TE [T, E].
-Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
-
-/// Returns the ids of the experts that are computed; empty means all.
-const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
-/// Sets what kept_experts() returns.
-void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
-/// Returns the ids of the others of these experts, ascending.
-std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts);
-
-/// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
-int64_t num_selected_experts(const RoutingRule& rule);
-/// Returns how many tokens are routed together; 0 means all of a call, or each independently.
-int64_t group_size(const RoutingRule& rule);
-/// Returns what pruning does to the selection; for adaptive routing both ways agree.
-PrunedSelection pruned_selection(const RoutingRule& rule);
 /// Returns whether a token's routing depends on the other tokens of the call.
-bool is_batch_dependent(const RoutingRule& rule);
+bool is_batch_dependent(const RouteOptions& rule);
 
 /// Returns the rows that the router assigns per token for images of `tokens` tokens, without pruned
 /// experts and dropped choices; for adaptive routing the maximum. A token that is alone in its
 /// image is routed with those of other images: in full groups or, without groups, in the limit of
 /// a large batch. Throws Error for a capacity below one row.
-double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
+double rows_per_token(const RouteOptions& rule, int64_t tokens, int64_t experts);
 /// Returns the rows per token of the experts' capacity buffers, full or not: those of full groups
 /// or, without groups, in the limit of a large batch, a capacity in rows being for one image. Where
 /// the rule is not token choice, or drops nothing, they are rows_per_token().
-double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
+double capacity_rows_per_token(const RouteOptions& rule, int64_t tokens, int64_t experts);
 
 /// The decisions of a router for a batch, with everything that losses, statistics and pruning need.
 /// The router fills it; a model adds the index of the block.
@@ -78,14 +59,11 @@ struct RouterOptions {
   int64_t num_experts = 0;
   /// Number of ensemble members, M; token t is of member m = t % M with the m-th E / M experts.
   int64_t num_members = 1;
-  RoutingRule rule;
+  RouteOptions rule;
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
   /// Seed of the noise that forward() draws without a generator, see set_first_token_index();
   /// unset: there is no noise without a generator.
   std::optional<uint64_t> evaluation_seed = {};
-  /// Capacity factor outside of training, in place of the rule's capacity; 0: no token is dropped;
-  /// unset: the rule's capacity.
-  std::optional<double> evaluation_capacity_factor = {};
   /// Whether gates are of the noisy logits; false: noise decides the selection only (token choice
   /// with the gate softmax_all or logit).
   bool gate_noise = true;
@@ -129,19 +107,19 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   /// Routes by other options from now on. Throws Error where `weight` has another size.
   void set_options(RouterOptions options);
   /// Returns the rule outside of training.
-  RoutingRule evaluation_rule() const;
+  RouteOptions evaluation_rule() const;
   /// Routes to only these of the E experts from now on; ids are ascending.
   void keep(const std::vector<int64_t>& experts);
   /// Returns the ids of the experts that get rows, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const;
   /// Returns whether experts were pruned.
-  bool is_pruned() const { return !kept_experts(options_.rule).empty(); }
+  bool is_pruned() const { return !options_.rule.kept.empty(); }
 
   at::Tensor weight;
 
  private:
   /// Routes by the record's logits; `rule` says to which experts.
-  Routing routed(const RoutingRecord& record, const RoutingRule& rule) const;
+  Routing routed(const RoutingRecord& record, const RouteOptions& rule) const;
   /// Returns the noise of each token's own experts, [T, E / M], of the logits' dtype.
   at::Tensor noise(int64_t tokens, const at::TensorOptions& options,
                    const at::Generator& random) const;

@@ -16,18 +16,17 @@ namespace moesaic {
 /// expert e (offsets[e] <= r < offsets[e + 1]) is token `token[r]`, weighted with `gate[r]`. Rows
 /// of one expert are in token order. Rows from offsets[K] on are unused: token and gate are 0.
 ///
-/// The papers' routings are
+/// The papers' routings, see RouteOptions, are
 /// - token choice, softmax over the selected (pruning, eq. 3; pMoE, joint training):
-///   route_token_choice() with Gate::softmax_selected,
-/// - token choice, softmax over all (V-MoE): Gate::softmax_all, with `capacity_factor`,
-///   `group_size` and `batch_priority`,
+///   Gate::softmax_selected,
+/// - token choice, softmax over all (V-MoE): Gate::softmax_all, with `capacity` and `group_size`,
 /// - switch, gate a probability or the noisy logit (clusters): `k = 1`, Gate::softmax_all or
 ///   Gate::logit, on logits with router_noise() added,
 /// - among the experts that pruning left (pruning, eqs. 5 and 6): `kept` with PrunedSelection::zero
 ///   or PrunedSelection::reroute,
-/// - expert choice for each image (pruning, eq. 4; pMoE): route_expert_choice() with `rows`,
-/// - expert choice with a capacity (V-MoE): `capacity_factor`, ExpertGate::softmax_experts,
-/// - every expert above a threshold (latent): route_adaptive().
+/// - expert choice for each image (pruning, eq. 4; pMoE): `l`,
+/// - expert choice with a capacity (V-MoE): `capacity`, Gate::softmax_all,
+/// - every expert above a threshold (latent): `threshold`.
 struct Routing {
   at::Tensor offsets;  ///< First row of each expert, [K + 1].
   at::Tensor token;    ///< Token of each row, [A].

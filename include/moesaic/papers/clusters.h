@@ -157,21 +157,18 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
 
 /// Router of a network that routes each image as one token; top-1 by default (clusters paper,
 /// section 3).
-struct ImageTokenRouterConfig : RoutingConfig {
+struct ImageTokenRouterConfig : RouteOptions {
   /// One expert per image.
-  ImageTokenRouterConfig() { num_selected_experts = 1; }
+  ImageTokenRouterConfig() { k = 1; }
 
-  DispatcherConfig dispatcher;
-  int64_t group_size = 0;
   std::string noise = "uniform";
   double noise_scale = 1.0;
   bool noise_in_evaluation = false, gate_noise = true;
-  std::vector<int64_t> kept_experts;
   bool mean_replacement = false;
 };
 void describe(auto& f, ImageTokenRouterConfig& c) {
-  describe(f, static_cast<RoutingConfig&>(c));
-  f("dispatcher", c.dispatcher, "dispatch of images to the experts");
+  describe(f, static_cast<RouteOptions&>(c));
+  f("dispatcher", c.capacity, "dispatch of images to the experts");
   f("group_size", c.group_size,
     "number of images that share a capacity, or that experts choose among; the last group of a "
     "batch may be smaller; 0: the whole batch",
@@ -184,7 +181,7 @@ void describe(auto& f, ImageTokenRouterConfig& c) {
   f("noise_in_evaluation", c.noise_in_evaluation, "use of the noise on logits in evaluation too");
   f("gate_noise", c.gate_noise,
     "use of the noise in gates too; false: it only affects which expert is selected");
-  f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
+  f("kept_experts", c.kept, "indices of the experts left after pruning; empty: all");
   f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
 }
 
@@ -194,7 +191,7 @@ inline constexpr char kClusterMoE[] = "cluster-moe";
 struct ClusterRouterConfig : ImageTokenRouterConfig {
   /// Takes the defaults of the released code.
   ClusterRouterConfig() {
-    gate = "logit";
+    gate = Gate::logit;
     noise_in_evaluation = true;
   }
 

@@ -212,7 +212,7 @@ std::optional<nn::MoELayer> find_layer_of(const Model& model) {
 /// Routes so many tokens on the meta device: throws what a block's router throws with this rule,
 /// that of training or of evaluation.
 void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
-                  const nn::RoutingRule& rule, int64_t tokens);
+                  const RouteOptions& rule, int64_t tokens);
 
 /// Throws Error (usage) for a pattern of the list `setting` of the phase that matches no parameter,
 /// with its location and the nearest parameters.

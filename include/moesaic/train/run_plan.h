@@ -178,32 +178,8 @@ struct ScalingPlan {
 
 /// Plans a phase of kind "gradient" that has steps for so many processes; what each sends is
 /// counted in a step of `model`, the phase's network, or one of nearly the same shape, on the meta
-/// device. Throws Error (usage) as training by these processes would.
-///
-/// W processes; K of them, neighbours in rank, share the experts; D = W / K replicas of the
-/// experts. B images a step in A micro-batches (`gradient_accumulation_steps`). P_d and P_e are the
-/// bytes of float32 gradients of the dense part and of the experts. L MoE layers route t tokens an
-/// image to E experts with r rows per token; an expert takes d and gives o values of s bytes for a
-/// row. A process sends
-///
-/// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
-/// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
-/// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once more
-///   with activation checkpointing,
-/// - `row_counts` among K: (K - 1) * 8 A L E, twice with activation checkpointing,
-/// - `logits` among W: (W - 1) / W * 4 L B t E, and twice that of `logits_gradient`; nothing where
-///   each process routes whole groups of tokens alone,
-/// - `parameters` among W: (W - 1) / W * P_d, with `parallel.shard_optimizer`,
-/// - little of `batch_norm` and `metrics` among W and of `expert_batch_norm` among D.
-///
-/// Memory counts parameters, gradients and optimizer state of the dense part and E / K experts, and
-/// activations as the peak of a part's step on the meta device (in float32, an upper bound).
-///
-/// Products take p B F / (W f C) seconds, with p = 3 passes (4 with activation checkpointing), F
-/// the FLOPs of an image, C the GPU's peak and f the fraction of it that a step reaches. Routing
-/// reads or writes the logits 24 times, a guess. The update reads parameters, gradients and state,
-/// and writes the first and the last. A collective takes its latency, its hops and its bytes over
-/// the slowest link; gradients travel during backward, and only the rest is waited for.
+/// device; docs/scaling.md has the formulas. Throws Error (usage) as training by these processes
+/// would.
 ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes,
                          const ParallelConfig& parallel, const ClusterModel& cluster = {});
 

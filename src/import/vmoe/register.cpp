@@ -31,7 +31,7 @@ int64_t pruned_experts(const VMoE& model) {
       refuse("has mean outputs of removed experts", "store");
     if (!layer->merged_into.empty()) refuse("has merged experts", "express");
     const int64_t gone = options.num_experts - static_cast<int64_t>(layer->kept().size());
-    if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
+    if (gone > 0 && options.rule.pruned == PrunedSelection::reroute) {
       refuse(fmt::format("reroutes tokens of {} removed experts", gone), "express");
     }
     count += gone;

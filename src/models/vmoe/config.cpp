@@ -54,7 +54,7 @@ ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
       if (into[static_cast<size_t>(id)] == id) continue;
       return {fmt::format("{} merges expert {}, which is kept", key, id), {key}};
     }
-    if (moe.router.pruned_selection != "zero" || moe.mean_replacement) {
+    if (moe.router.pruned != PrunedSelection::zero || moe.mean_replacement) {
       return {fmt::format("{} needs router.pruned_selection to be 'zero', and no mean_replacement",
                           key),
               {key, "encoder.moe.router.pruned_selection", "encoder.moe.mean_replacement"}};
@@ -98,13 +98,13 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
                         kExpertChoice, kTokenChoice),
             {path + "router.name", size}};
   }
-  if (moe.router.is_token_choice() && moe.router.num_selected_experts > moe.num_experts / members) {
+  if (moe.router.is_token_choice() && moe.router.k > moe.num_experts / members) {
     return {fmt::format("{0}router.num_selected_experts is {1}, but a member has {2} experts; "
                         "choose at most {2}",
-                        path, moe.router.num_selected_experts, moe.num_experts / members),
+                        path, moe.router.k, moe.num_experts / members),
             {path + "router.num_selected_experts", size}};
   }
-  if (moe.router.pruned_selection != "zero") {
+  if (moe.router.pruned != PrunedSelection::zero) {
     return {fmt::format("{}router.pruned_selection must be 'zero' in an ensemble", path),
             {path + "router.pruned_selection", size}};
   }
@@ -137,10 +137,10 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
   const RouterContext place = router_place(moe);
-  ConfigProblem problem = routing_problem(moe.router, moe.router.dispatcher, place);
+  ConfigProblem problem = routing_problem(moe.router, place);
   if (problem.empty()) problem = ensemble_problem(moe);
   if (problem.empty() && !moe.layers.empty()) {
-    problem = capacity_problem(moe.router, moe.router.dispatcher, place);
+    problem = capacity_problem(moe.router, place);
   }
   if (problem.empty()) problem = kept_blocks_problem(moe);
   if (problem.empty()) problem = merged_problem(moe);

@@ -164,8 +164,8 @@ VMoEConfig upcycled_config(VMoEConfig dense, const Upcycling& upcycling) {
   moe.layers = upcycling.layers;
   moe.num_experts = upcycling.num_experts;
   moe.mlp_dim.reset();
-  moe.router.num_selected_experts = upcycling.num_selected_experts;
-  moe.router.gate = "softmax_selected";
+  moe.router.k = upcycling.num_selected_experts;
+  moe.router.gate = upcycling.gate;
   return dense;
 }
 

@@ -17,11 +17,6 @@
 namespace moesaic {
 namespace {
 
-nn::RoutingRule rule_of(const VMoEConfig& config) {
-  const VMoERouterConfig& router = config.encoder.moe.router;
-  return routing_rule(router, router.dispatcher, config.group_size());
-}
-
 nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   nn::MoELayerOptions options;
@@ -30,16 +25,15 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.activation = activation_from_name(config.encoder.activation);
   options.num_experts = moe.num_experts;
   options.num_members = moe.ensemble_size;
-  options.bfloat16 = moe.router.dispatcher.bfloat16;
+  options.bfloat16 = moe.router.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
   options.shared_init = !moe.split_rngs;
-  options.rule = rule_of(config);
-  options.evaluation_capacity_factor = moe.router.dispatcher.evaluation_capacity_factor;
+  options.rule = route_options(moe.router, config.group_size());
   options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
   if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
   const bool pruned = kept != moe.kept_experts.end() && std::ssize(kept->second) < moe.num_experts;
-  if (pruned) nn::set_kept_experts(options.rule, kept->second);
+  if (pruned) options.rule.kept = kept->second;
   options.mean_replacement = moe.mean_replacement;
   if (const auto into = moe.merged_into.find(std::to_string(block));
       into != moe.merged_into.end()) {
@@ -319,8 +313,8 @@ Json VMoE::config() const {
       moe.merged_into[std::to_string(block.block)] = block.layer->merged_into;
     }
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
-    if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
-      moe.router.pruned_selection = "reroute";
+    if (block.layer->options().rule.pruned == PrunedSelection::reroute) {
+      moe.router.pruned = PrunedSelection::reroute;
     }
   }
   return to_json(config);
@@ -375,7 +369,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
     const auto found = rows_per_token.find(block);
     const double rows =
         found == rows_per_token.end()
-            ? nn::rows_per_token(rule_of(config_), tokens_per_image(), moe.num_experts)
+            ? nn::rows_per_token(route_options(config_.encoder.moe.router, config_.group_size()),
+                                 tokens_per_image(), moe.num_experts)
             : found->second;
     products += views * (attention + T * d * static_cast<double>(moe.num_experts) +
                          rows * T * 2 * d * expert);

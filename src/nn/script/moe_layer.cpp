@@ -75,10 +75,10 @@ def choose(self, logits: Tensor, rows: int) -> Tensor:
     return torch.zeros_like(logits).scatter_(1, order[:, :rows], {gate})
 )";
 
-// The gates are in the order of ExpertGate.
-constexpr std::array kExpertGates = {"torch.softmax(ranked[:, :rows], 1)",
-                                     "torch.softmax(ranked, 1)[:, :rows]", "ranked[:, :rows]",
-                                     "torch.ones_like(ranked[:, :rows])"};
+// The gates are in the order of Gate; expert choice has no `logit`.
+constexpr std::array kExpertGates = {"torch.softmax(ranked[:, :rows], 1)", "ranked[:, :rows]", "",
+                                     "torch.ones_like(ranked[:, :rows])",
+                                     "torch.softmax(ranked, 1)[:, :rows]"};
 
 // Groups of `size` tokens, then one of the remaining tokens.
 constexpr char kExpertChoiceSource[] = R"(
@@ -102,24 +102,24 @@ constexpr char kWeightsOfSelected[] = R"(
 )";
 
 /// Returns a method with the capacity of a group, see expert_capacity().
-std::string capacity_source(const auto& rule, int64_t k, int64_t rows, int64_t experts) {
-  if (rows > 0)
+std::string capacity_source(const RouteOptions& rule, int64_t k, int64_t experts) {
+  if (const int64_t rows = rule.given_rows(); rows > 0)
     return fmt::format("\ndef capacity(self, tokens: int) -> int:\n    return {}\n", rows);
-  const bool up = rule.capacity_rounding == CapacityRounding::ceil;
+  const bool up = rule.capacity.rounding == CapacityRounding::ceil;
   return fmt::format(kCapacityByFactor, fmt::arg("k", k), fmt::arg("experts", experts),
-                     fmt::arg("factor", literal(rule.capacity_factor)),
+                     fmt::arg("factor", literal(rule.capacity.factor)),
                      fmt::arg("rounded", up ? "torch.ceil(exact)" : kHalfToEven),
-                     fmt::arg("multiple", rule.capacity_multiple_of));
+                     fmt::arg("multiple", rule.capacity.multiple_of));
 }
 
-std::string room_source(const TokenChoiceOptions& rule, int64_t experts) {
+std::string room_source(const RouteOptions& rule, int64_t experts) {
   std::string queue_of_group, capacity = "self.capacity(tokens)";
   if (rule.group_size > 0) {
     queue_of_group = fmt::format(kQueueOfGroup, rule.group_size, experts);
     capacity = fmt::format(kCapacityOfGroup, fmt::arg("group_size", rule.group_size));
   }
-  const bool priority = rule.batch_priority;
-  return capacity_source(rule, rule.k, rule.capacity, experts) +
+  const bool priority = rule.capacity.batch_priority;
+  return capacity_source(rule, rule.k, experts) +
          fmt::format(kRoom, fmt::arg("k", rule.k), fmt::arg("queue_of_group", queue_of_group),
                      fmt::arg("first", priority ? kPriority : "# in the order of tokens"),
                      fmt::arg("back", priority ? kInTokenOrder : "# as they are"),
@@ -131,8 +131,7 @@ struct WeightsSource {
   std::string body, methods;
 };
 
-WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect dialect,
-                        const std::string&) {
+WeightsSource token_choice_source(const RouteOptions& rule, int64_t experts, Dialect dialect) {
   const std::string selected = fmt::format("[:, :{}]", rule.k);
   std::string gate;
   switch (rule.gate) {
@@ -144,11 +143,11 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect
     case Gate::logit:
       gate = "gate = ranked" + selected;
       break;
-    case Gate::one:
+    default:
       gate = "gate = torch.ones_like(ranked" + selected + ")";
       break;
   }
-  const bool drops = rule.capacity_rule().has_capacity();
+  const bool drops = rule.capacity.has_capacity();
   return {fmt::format(kTokenChoiceSource, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
                                              : "# nothing is dropped")),
@@ -157,13 +156,13 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect
                                        : room_source(rule, experts)};
 }
 
-bool has_fixed_rows(const ExpertChoiceOptions& rule) {
-  return rule.rows > 0 || rule.group_size > 0;
+bool has_fixed_rows(const RouteOptions& rule) {
+  return rule.given_rows() > 0 || rule.group_size > 0;
 }
 
-WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialect dialect,
-                        const std::string& kept) {
-  const bool by_expert = rule.gate == ExpertGate::softmax_experts;
+WeightsSource expert_choice_source(const RouteOptions& rule, int64_t experts, Dialect dialect,
+                                   const std::string& kept) {
+  const bool by_expert = rule.gate == Gate::softmax_all;
   const std::string score = by_expert ? "torch.softmax(logits, 2)" : "logits";
   if (dialect == Dialect::python) {
     if (has_fixed_rows(rule)) return {kWeightsOfSelected, static_selection(rule, kept, experts)};
@@ -174,19 +173,19 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialec
   const std::string choose = fmt::format(kChoose, fmt::arg("gate", gate), fmt::arg("score", score));
   // A fixed number of rows has to fit into every group; a capacity is at most its size.
   const auto rows_of = [&](const char* size, const char* tokens) {
-    return rule.rows > 0 ? fmt::format("self.capacity({})", tokens)
-                         : fmt::format("min(self.capacity({0}), {0})", size);
+    return rule.given_rows() > 0 ? fmt::format("self.capacity({})", tokens)
+                                 : fmt::format("min(self.capacity({0}), {0})", size);
   };
   const std::string group_size =
       rule.group_size > 0 ? std::to_string(rule.group_size) : std::string("tokens");
   return {fmt::format(kExpertChoiceSource, fmt::arg("group_size", group_size),
                       fmt::arg("rows_of_size", rows_of("size", "size")),
                       fmt::arg("rows_of_rest", rows_of("rest.size(1)", "tokens"))),
-          capacity_source(rule, 1, rule.rows, experts) + choose};
+          capacity_source(rule, 1, experts) + choose};
 }
 
 /// The smallest float32 that reaches the threshold makes the comparison exact.
-WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect, const std::string&) {
+WeightsSource threshold_source(const RouteOptions& rule) {
   auto threshold = static_cast<float>(rule.threshold);
   if (threshold < rule.threshold) {
     threshold = std::nextafter(threshold, std::numeric_limits<float>::infinity());
@@ -208,9 +207,8 @@ constexpr char kMergedColumns[] =
 /// Returns whether forward() computes the rows that a fixed number of choices names.
 bool selects_rows(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts,
                   Dialect dialect) {
-  const nn::RoutingRule rule = layer.router->evaluation_rule();
-  const auto* choice = std::get_if<ExpertChoiceOptions>(&rule);
-  return dialect == Dialect::python && choice != nullptr && has_fixed_rows(*choice) &&
+  const RouteOptions rule = layer.router->evaluation_rule();
+  return dialect == Dialect::python && rule.is_expert_choice() && has_fixed_rows(rule) &&
          !experts.has_mix && layer.merged_into.empty() && !layer.replacement_outputs.defined();
 }
 
@@ -218,14 +216,16 @@ bool selects_rows(const nn::MoELayerImpl& layer, const nn::ExpertsScript& expert
 /// which a token is routed, 0 elsewhere. Where removed experts are selected,
 /// removed_weights(logits) -> [T, E - K] are theirs. Gates of merged experts add up.
 std::string weights_source(const nn::MoELayerImpl& layer, Dialect dialect, bool selects) {
-  const nn::RoutingRule rule = layer.router->evaluation_rule();
+  const RouteOptions rule = layer.router->evaluation_rule();
   const int64_t experts = layer.options().num_experts;
-  const std::vector<int64_t>& kept = nn::kept_experts(rule);
-  const auto seen = is_rerouted(rule) ? static_cast<int64_t>(kept.size()) : experts;
-  const bool selects_kept = selects && !kept.empty() && !is_rerouted(rule);
+  const std::vector<int64_t>& kept = rule.kept;
+  const auto seen = rule.is_rerouted() ? static_cast<int64_t>(kept.size()) : experts;
+  const bool selects_kept = selects && !kept.empty() && !rule.is_rerouted();
   const std::string of_scores = selects_kept ? columns_of("", kept) : std::string();
-  const WeightsSource source = std::visit(
-      [&](const auto& options) { return source_of(options, seen, dialect, of_scores); }, rule);
+  const WeightsSource source = rule.is_token_choice() ? token_choice_source(rule, seen, dialect)
+                               : rule.is_expert_choice()
+                                   ? expert_choice_source(rule, seen, dialect, of_scores)
+                                   : threshold_source(rule);
   // Removed experts are out of the selection, or only of what it gives.
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
@@ -233,7 +233,7 @@ std::string weights_source(const nn::MoELayerImpl& layer, Dialect dialect, bool 
   if (!layer.merged_into.empty()) {
     return text + fmt::format(kMergedColumns, fmt::join(layer.merged_slots(), ", "), kept.size());
   }
-  if (is_rerouted(rule)) {
+  if (rule.is_rerouted()) {
     return text + "    return self.weights_of_seen(" + columns_of("logits", kept) + ")\n";
   }
   const std::string weights = "self.weights_of_seen(logits)";
@@ -389,9 +389,8 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
   if (selects_rows(layer, experts, dialect)) {
-    const nn::RoutingRule rule = layer.router->evaluation_rule();
-    const std::string logits =
-        is_rerouted(rule) ? columns_of("logits", nn::kept_experts(rule)) : "logits";
+    const RouteOptions rule = layer.router->evaluation_rule();
+    const std::string logits = rule.is_rerouted() ? columns_of("logits", rule.kept) : "logits";
     return selected_forward(experts, layer.experts->num_experts(), logits, rounded);
   }
   std::string source = room + fmt::format(kOfExperts, rounded);

@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <variant>
 
 #include "moesaic/nn/script.h"
 
@@ -65,11 +64,10 @@ def choose(self, logits: Tensor) -> Tensor:
     return torch.zeros_like(logits).scatter_(1, order, {gate})
 )";
 
-// The gates are in the order of ExpertGate.
+// The gates are in the order of Gate; expert choice has no `logit`.
 constexpr std::array kStaticGates = {
-    "torch.softmax(ranked.masked_fill(~selected, float(\"-inf\")), 1)",
-    "torch.softmax(ranked, 1) * selected", "ranked * selected",
-    "selected.to(logits.dtype).expand_as(ranked)"};
+    "torch.softmax(ranked.masked_fill(~selected, float(\"-inf\")), 1)", "ranked * selected", "",
+    "selected.to(logits.dtype).expand_as(ranked)", "torch.softmax(ranked, 1) * selected"};
 
 // Groups lie one after the other; each expert's tokens are sorted along the last dimension, which
 // has no gaps.
@@ -83,10 +81,10 @@ def select(self, logits: Tensor) -> List[Tensor]:
     return [token.transpose(0, 1).flatten(1), {gate}.transpose(0, 1).flatten(1)]
 )";
 
-// The gates are in the order of ExpertGate.
+// The gates are in the order of Gate; expert choice has no `logit`.
 constexpr std::array kSelectedGates = {
-    "torch.softmax(ranked.narrow(2, 0, {0}), 2)", "torch.softmax(ranked, 2).narrow(2, 0, {0})",
-    "ranked.narrow(2, 0, {0})", "torch.ones_like(ranked.narrow(2, 0, {0}))"};
+    "torch.softmax(ranked.narrow(2, 0, {0}), 2)", "ranked.narrow(2, 0, {0})", "",
+    "torch.ones_like(ranked.narrow(2, 0, {0}))", "torch.softmax(ranked, 2).narrow(2, 0, {0})"};
 
 constexpr char kSelectedForward[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
@@ -134,12 +132,14 @@ std::string capacity_text(const CapacityRule& rule, int64_t k, int64_t experts) 
 
 /// Returns an expression of `tokens` for at least the capacity that they have together, in whole
 /// numbers: 2^20 parts of a row of each token.
-std::string rows_text(const CapacityRule& rule, int64_t k, int64_t experts, int64_t group_size) {
-  if (group_size > 0) {
-    return fmt::format("(tokens + {0} - 1) // {0} * {1}", group_size,
-                       std::min(group_size, expert_capacity(group_size, k, rule, experts)));
+std::string rows_text(const RouteOptions& options, int64_t k, int64_t experts) {
+  const CapacityRule& rule = options.capacity;
+  const int64_t group = options.group_size, given = options.given_rows();
+  if (group > 0) {
+    const int64_t rows = given > 0 ? given : expert_capacity(group, k, rule, experts);
+    return fmt::format("(tokens + {0} - 1) // {0} * {1}", group, std::min(group, rows));
   }
-  if (rule.rows > 0) return std::to_string(rule.rows);
+  if (given > 0) return std::to_string(given);
   constexpr int64_t kParts = int64_t{1} << 20;
   const double share = static_cast<double>(k) * rule.factor / static_cast<double>(experts);
   const auto parts = static_cast<int64_t>(std::ceil(share * static_cast<double>(kParts))) + 1;
@@ -156,28 +156,16 @@ int64_t most_merged(const nn::MoELayerImpl& layer) {
 }
 
 /// Returns rows_text() of a routing; "" where an expert may get all tokens.
-std::string room_text(const nn::RoutingRule& rule, int64_t experts) {
-  if (const auto* token = std::get_if<TokenChoiceOptions>(&rule)) {
-    const CapacityRule capacity = token->capacity_rule();
-    if (capacity.has_capacity()) return rows_text(capacity, token->k, experts, token->group_size);
-  }
-  if (const auto* expert = std::get_if<ExpertChoiceOptions>(&rule)) {
-    CapacityRule capacity = expert->capacity_rule();
-    capacity.rows = expert->rows;
-    return rows_text(capacity, 1, experts, expert->group_size);
-  }
-  return "";
+std::string room_text(const RouteOptions& rule, int64_t experts) {
+  if (!nn::is_batch_dependent(rule)) return "";
+  return rows_text(rule, rule.is_expert_choice() ? 1 : rule.k, experts);
 }
 
 }  // namespace
 
-bool is_rerouted(const nn::RoutingRule& rule) {
-  return !nn::kept_experts(rule).empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
-}
-
-std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
+std::string static_room(const RouteOptions& rule, int64_t experts) {
   const int64_t group = rule.group_size;
-  const CapacityRule capacity = rule.capacity_rule();
+  const CapacityRule& capacity = rule.capacity;
   std::string queue = "choice.unsqueeze(0)", first = "gate[:, 0].unsqueeze(0)", methods;
   std::string rows = fmt::format("self.capacity({})", fmt::format(kStaticTokens, "gate[:, 0]"));
   if (group > 0) {
@@ -195,7 +183,7 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
   } else {
     methods += capacity_text(capacity, rule.k, experts);
   }
-  const bool priority = rule.batch_priority;
+  const bool priority = capacity.batch_priority;
   return methods + fmt::format(kStaticRoom, fmt::arg("k", rule.k), fmt::arg("queue", queue),
                                fmt::arg("sort", priority ? fmt::format(kStaticSort, first)
                                                          : "# in the order of tokens"),
@@ -204,24 +192,22 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
                                fmt::arg("capacity", rows));
 }
 
-std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
-                          int64_t experts) {
+std::string static_choice(const RouteOptions& rule, const std::string& score, int64_t experts) {
   const char* const gate = kStaticGates.at(static_cast<size_t>(rule.gate));
-  return capacity_text(rule.capacity_rule(), 1, experts) +
+  return capacity_text(rule.capacity, 1, experts) +
          fmt::format(kStaticChoose, fmt::arg("score", score), fmt::arg("gate", gate),
                      fmt::arg("tokens", fmt::format(kStaticTokens, "logits[0, :, 0]")));
 }
 
-std::string static_selection(const ExpertChoiceOptions& rule, const std::string& kept,
-                             int64_t experts) {
+std::string static_selection(const RouteOptions& rule, const std::string& kept, int64_t experts) {
   const int64_t group = rule.group_size;
   const std::string groups =
       group > 0 ? fmt::format("logits.unflatten(0, [-1, {}])", group) : "logits.unsqueeze(0)";
+  const int64_t given = rule.given_rows();
   const int64_t rows =
-      rule.rows > 0 ? rule.rows
-                    : std::min(group, expert_capacity(group, 1, rule.capacity_rule(), experts));
+      given > 0 ? given : std::min(group, expert_capacity(group, 1, rule.capacity, experts));
   const char* const gate = kSelectedGates.at(static_cast<size_t>(rule.gate));
-  const bool by_expert = rule.gate == ExpertGate::softmax_experts;
+  const bool by_expert = rule.gate == Gate::softmax_all;
   return fmt::format(kStaticSelection, fmt::arg("groups", groups), fmt::arg("rows", rows),
                      fmt::arg("score", by_expert ? "torch.softmax(groups, 2)" : "groups"),
                      fmt::arg("kept", kept),
@@ -240,9 +226,9 @@ std::string selected_forward(const nn::ExpertsScript& experts, int64_t count,
 }
 
 std::string room_of_expert(const nn::MoELayerImpl& layer) {
-  const nn::RoutingRule rule = layer.router->evaluation_rule();
-  const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
-  const std::string rows = room_text(rule, is_rerouted(rule) ? kept : layer.options().num_experts);
+  const RouteOptions rule = layer.router->evaluation_rule();
+  const auto kept = static_cast<int64_t>(rule.kept.size());
+  const std::string rows = room_text(rule, rule.is_rerouted() ? kept : layer.options().num_experts);
   const bool is_recorded = !layer.experts->children().empty();
   if (rows.empty() && !is_recorded && !layer.experts->script_source().has_mix) return "";
   return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),

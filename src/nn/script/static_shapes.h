@@ -11,22 +11,17 @@
 
 namespace moesaic::script {
 
-/// Returns whether tokens choose among kept experts only.
-bool is_rerouted(const nn::RoutingRule& rule);
-
 /// Returns has_room(choice [T, k], gate [T, k]) -> bool [T, k], and what it calls. Places in an
 /// expert's queue are counted; capacities are computed in float64 tensors, as expert_capacity()
 /// computes them, since a size cannot be rounded.
-std::string static_room(const TokenChoiceOptions& rule, int64_t experts);
+std::string static_room(const RouteOptions& rule, int64_t experts);
 
 /// Returns choose(logits [1, T, E]) -> [1, T, E] where the capacity follows from T.
-std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
-                          int64_t experts);
+std::string static_choice(const RouteOptions& rule, const std::string& score, int64_t experts);
 
 /// Returns select(logits [T, E]) -> [token [K, R], gate [K, R]], the tokens of experts that choose
 /// a number R that follows from the settings. `kept` selects K of the scores [G, E, S].
-std::string static_selection(const ExpertChoiceOptions& rule, const std::string& kept,
-                             int64_t experts);
+std::string static_selection(const RouteOptions& rule, const std::string& kept, int64_t experts);
 
 /// Returns forward(), which computes the rows of select(`logits`) and no others.
 std::string selected_forward(const nn::ExpertsScript& experts, int64_t count,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -55,7 +55,7 @@ struct TokenChoicePlan : TokenChoiceSizes {
   std::vector<int32_t> slot_of;  ///< Slot of each expert [E] among the computed ones, or -1.
   Segments segments;
 
-  TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
+  TokenChoicePlan(const at::Tensor& logits, const RouteOptions& options)
       : TokenChoiceSizes(logits.size(0), logits.size(1), options),
         columns(seen_columns(experts, options.kept, options.pruned)),
         slot_of(experts, kDropped),
@@ -176,8 +176,7 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
   std::fill_n(out.gate + filled, unused, Scalar(0));
 }
 
-ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
-                                     const TokenChoiceOptions& options) {
+ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in, const RouteOptions& options) {
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -188,7 +187,7 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
                                         plan.columns, plan.k, options.gate};
-    route_tokens(plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
+    route_tokens(plan, router, options.capacity.batch_priority, choice.mutable_data_ptr<int32_t>(),
                  gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
                  arrays_of<scalar_t>(rows));
   });
@@ -197,7 +196,7 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
 
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                            const at::Tensor& choice_in, const at::Tensor& row_in,
-                                           const TokenChoiceOptions& options) {
+                                           const RouteOptions& options) {
   const at::Tensor grad_gate = grad_in.contiguous(), logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous(), choice_row = row_in.contiguous();
   const int64_t experts = logits.size(1);

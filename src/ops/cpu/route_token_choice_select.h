@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 namespace moesaic::ops {
 

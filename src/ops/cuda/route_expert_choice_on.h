@@ -16,7 +16,7 @@
 #include "../route.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
-#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route.h"
 
 namespace moesaic::ops::on_device {
 
@@ -68,10 +68,10 @@ at::Tensor select_borders(const Queues& queues, int64_t size, const at::Tensor& 
 
 /// Values of a call that depend on sizes and options only.
 struct ExpertChoicePlan : ExpertChoiceSizes {
-  ExpertGate kind;
+  Gate kind;
   bool includes_pruned;  ///< Whether the softmax over experts includes pruned ones.
 
-  ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
+  ExpertChoicePlan(const Tensor& logits, const RouteOptions& options)
       : ExpertChoiceSizes(logits.size(0), logits.size(1), options),
         kind(options.gate),
         includes_pruned(options.pruned == PrunedSelection::zero) {}
@@ -83,7 +83,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
     return {cut, rows, static_cast<int32_t>(computed), parts(), in<Scalar>(scores)};
   }
   bool is_over_tokens() const {
-    return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
+    return kind == Gate::softmax_selected || kind == Gate::softmax_tokens;
   }
 };
 
@@ -127,7 +127,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                                            plan.experts,
                                            static_cast<int32_t>(plan.computed),
                                            kept,
-                                           plan.kind == ExpertGate::softmax_experts,
+                                           plan.kind == Gate::softmax_all,
                                            plan.includes_pruned,
                                            out<Scalar>(scores)};
   constexpr int kThreads = 256;
@@ -140,7 +140,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
   kernels::PartialSoftmax<Scalar> softmax{in<Scalar>(tops), nullptr, queues.parts};
   on_parts(kernels::FindTops<Scalar>{queues, out<Scalar>(tops)}, plan, device);
   if (plan.is_over_tokens()) {
-    const auto* const terms = plan.kind == ExpertGate::softmax_tokens ? nullptr : borders;
+    const auto* const terms = plan.kind == Gate::softmax_tokens ? nullptr : borders;
     on_parts(kernels::SumTerms<Scalar>{queues, softmax, terms, out<Scalar>(sums)}, plan, device);
     softmax.sums = in<Scalar>(sums);
   }
@@ -151,7 +151,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
-                                  const ExpertChoiceOptions& options) {
+                                  const RouteOptions& options) {
   if (logits_in.size(1) > kernels::kMaxExperts) return expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed(logits, options.kept, device);

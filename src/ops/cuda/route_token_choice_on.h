@@ -24,7 +24,7 @@ using at::Tensor;
 struct TokenChoicePlan : TokenChoiceSizes {
   kernels::QueueIndex queues;
 
-  TokenChoicePlan(const Tensor& logits, const TokenChoiceOptions& options)
+  TokenChoicePlan(const Tensor& logits, const RouteOptions& options)
       : TokenChoiceSizes(logits.size(0), logits.size(1), options),
         queues(Segments(cut, segment_length(computed)), k, computed) {}
 
@@ -67,7 +67,7 @@ void place(const TokenChoicePlan& plan, const Tensor& gate_Tk, const Tensor& cou
 
 template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
-                                    const TokenChoiceOptions& options) {
+                                    const RouteOptions& options) {
   if (options.k > kernels::kMostChoices || logits_in.size(1) > kernels::kMaxExperts) {
     return token_choice(logits_in, options);
   }
@@ -87,7 +87,7 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
                     out<Scalar>(gate_Tk)},
                    plan, device);
   });
-  if (plan.is_limited && options.batch_priority) {
+  if (plan.is_limited && options.capacity.batch_priority) {
     return rows_of_choices(choice, gate_Tk, plan.experts, options);
   }
   const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);

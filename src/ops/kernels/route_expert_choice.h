@@ -194,7 +194,7 @@ struct ExpertChoiceRule {
   PartialSoftmax<Scalar> softmax;
   TokenGroups cut;
   int32_t slots;
-  ExpertGate kind;
+  Gate kind;
 
   MOESAIC_INLINE int64_t queue(int64_t token, int32_t slot) const {
     return cut.of(token) * slots + slot;
@@ -208,8 +208,8 @@ struct ExpertChoiceRule {
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
     const Scalar top = softmax.top(queue(token, slot));
     if (top != top) return top;
-    if (kind == ExpertGate::one) return 1;
-    if (kind == ExpertGate::softmax_experts) return score(token, slot);
+    if (kind == Gate::one) return 1;
+    if (kind == Gate::softmax_all) return score(token, slot);
     return softmax_exp(score(token, slot) - top) / softmax.sum(queue(token, slot));
   }
 };

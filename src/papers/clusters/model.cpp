@@ -161,8 +161,8 @@ namespace {
 /// Returns how many of `experts` experts pruning kept.
 template <class Router>
 int64_t present_experts(const std::optional<Router>& router, int64_t experts) {
-  const bool pruned = router && !router->kept_experts.empty();
-  return pruned ? static_cast<int64_t>(router->kept_experts.size()) : experts;
+  const bool pruned = router && !router->kept.empty();
+  return pruned ? static_cast<int64_t>(router->kept.size()) : experts;
 }
 
 /// Returns what is wrong with a router of images, or with several experts without one.
@@ -173,14 +173,14 @@ ConfigProblem router_problem(const std::optional<Router>& config, int64_t expert
     return {fmt::format("{} experts need a router; give one, or set num_experts to 1", experts),
             {"num_experts", "router"}};
   }
-  const bool pruned = !config->kept_experts.empty();
+  const bool pruned = !config->kept.empty();
   const RouterContext place{
       .num_experts = experts, .group_size = config->group_size, .is_pruned = pruned};
   for (const auto check : {routing_problem, capacity_problem}) {
-    ConfigProblem problem = check(*config, config->dispatcher, place);
+    ConfigProblem problem = check(*config, place);
     if (!problem.empty()) return problem;
   }
-  const bool whole = config->gate == "softmax_all" || config->gate == "logit";
+  const bool whole = config->gate == Gate::softmax_all || config->gate == Gate::logit;
   if (!config->gate_noise && !(config->is_token_choice() && whole)) {
     return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
                         "or 'logit'",
@@ -195,7 +195,7 @@ ConfigProblem router_problem(const std::optional<Router>& config, int64_t expert
   ConfigProblem mean_replacement = mean_replacement_problem(
       config->mean_replacement, *config, place.router, place.router + "mean_replacement");
   if (!mean_replacement.empty()) return mean_replacement;
-  return kept_setting_problem(config->kept_experts, experts, place.router + "kept_experts");
+  return kept_setting_problem(config->kept, experts, place.router + "kept_experts");
 }
 
 /// Returns the options of such a router for inputs of `width` values per image.
@@ -204,13 +204,11 @@ nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t w
   nn::RouterOptions options;
   options.width = width;
   options.num_experts = experts;
-  options.rule = routing_rule(config, config.dispatcher, config.group_size);
-  const bool pruned =
-      !config.kept_experts.empty() && static_cast<int64_t>(config.kept_experts.size()) < experts;
-  if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
+  options.rule = route_options(config, config.group_size);
+  const bool pruned = !config.kept.empty() && static_cast<int64_t>(config.kept.size()) < experts;
+  if (pruned) options.rule.kept = config.kept;
   options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
   if (config.noise_in_evaluation) options.evaluation_seed = 0;
-  options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
   options.gate_noise = config.gate_noise;
   return options;
 }

@@ -107,19 +107,18 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
   options.width = width;
   options.num_experts = experts;
   if (routing == kTopOne) {
-    options.rule = TokenChoiceOptions{
-        .k = 1, .gate = Gate::softmax_all, .kept = kept, .pruned = PrunedSelection::reroute};
+    options.rule = {.k = 1, .kept = kept, .pruned = PrunedSelection::reroute};
     options.noise = {NoiseKind::uniform, kTies};
     options.evaluation_seed = 0;
     options.gate_noise = false;
   } else {
-    options.rule = AdaptiveOptions{.threshold = 0.0, .kept = kept};
+    options.rule = {.kind = RoutingKind::threshold, .kept = kept};
   }
   return options;
 }
 
 std::string latent_routing_name(const RouterOptions& options) {
-  return std::holds_alternative<TokenChoiceOptions>(options.rule) ? kTopOne : kEveryAboveZero;
+  return options.rule.is_token_choice() ? kTopOne : kEveryAboveZero;
 }
 
 }  // namespace moesaic::nn

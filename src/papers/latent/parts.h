@@ -42,8 +42,8 @@ class LatentPhase : public OnlinePhase {
         routing_(routing),
         ties_(context_.seed, stream_id("latent.ties")) {
     const nn::RouterOptions& options = layer_->options();
-    layer_->router->set_options(nn::latent_router_options(options.width, options.num_experts,
-                                                          routing, nn::kept_experts(options.rule)));
+    layer_->router->set_options(
+        nn::latent_router_options(options.width, options.num_experts, routing, options.rule.kept));
   }
 
   struct Samples {

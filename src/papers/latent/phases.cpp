@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "parts.h"
 
 namespace moesaic {
@@ -33,7 +32,7 @@ Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& 
     }
     gate[s] = 1.0f / sum;
   }
-  Routing routing = route_token_choice(chosen_SK, {.k = 1, .gate = Gate::one});
+  Routing routing = route(chosen_SK, {.k = 1, .gate = Gate::one});
   routing.gate = gate_S.index_select(0, routing.token);
   return routing;
 }
@@ -326,7 +325,7 @@ RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
     ties.uniforms(first, samples, 0, random.data());
     routed = route_to_largest(block.logits_SK, random);
   } else {
-    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
+    routed = route(block.logits_SK, {.kind = RoutingKind::threshold});
   }
   const auto rows = routed.offsets[experts].item<int64_t>();
   block.rows.offset = routed.offsets.to(at::kLong);

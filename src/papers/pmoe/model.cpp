@@ -24,13 +24,14 @@ const char* return_logits(int64_t classes) {
 /// Returns the options of a router whose experts choose among the patches of an image.
 nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, int64_t width,
                                int64_t patches, PrunedSelection pruned) {
-  ExpertChoiceOptions rule;
-  rule.gate = expert_gate_from_name(config.gate);
-  rule.rows = config.num_selected_patches;
-  rule.group_size = patches;
-  rule.kept = config.kept_experts;
-  rule.pruned = pruned;
-  return {.width = width, .num_experts = experts, .rule = rule};
+  return {.width = width,
+          .num_experts = experts,
+          .rule = {.kind = RoutingKind::expert_choice,
+                   .l = config.num_selected_patches,
+                   .gate = gate_from_name(config.gate),
+                   .group_size = patches,
+                   .kept = config.kept_experts,
+                   .pruned = pruned}};
 }
 
 std::string size_text(const Size2d& sides) {

@@ -25,9 +25,8 @@ bool knows_places(const Model& model, const Dataset& data) {
 
 /// Returns whether gates differ, so that one of them is the largest.
 bool gates_differ(const Model& model) {
-  const nn::RoutingRule& rule = model.moe_blocks().back().layer->options().rule;
-  const auto* chosen = std::get_if<ExpertChoiceOptions>(&rule);
-  return chosen == nullptr || chosen->gate != ExpertGate::one;
+  const RouteOptions& rule = model.moe_blocks().back().layer->options().rule;
+  return !rule.is_expert_choice() || rule.gate != Gate::one;
 }
 
 /// Returns whether expert c was trained for class c, as all that Algorithm 1 trains are: gates are

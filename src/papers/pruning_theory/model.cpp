@@ -33,12 +33,13 @@ namespace moesaic {
 namespace {
 
 nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
-  ExpertChoiceOptions rule;
-  rule.gate = ExpertGate::softmax_selected;
-  rule.rows = config.num_selected_tokens;
-  rule.group_size = config.num_tokens;
-  rule.kept = config.kept_experts;
-  return {.width = config.num_patterns, .num_experts = config.num_experts, .rule = rule};
+  return {.width = config.num_patterns,
+          .num_experts = config.num_experts,
+          .rule = {.kind = RoutingKind::expert_choice,
+                   .l = config.num_selected_tokens,
+                   .gate = Gate::softmax_selected,
+                   .group_size = config.num_tokens,
+                   .kept = config.kept_experts}};
 }
 
 }  // namespace

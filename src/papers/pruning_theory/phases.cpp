@@ -40,8 +40,7 @@ class PatternSgd final : public OnlinePhase {
     const DatasetInputs drawn = inputs(steps_done_ * plan_.batch_size, block * plan_.batch_size);
     const at::Tensor tokens = drawn.values_NCHW.flatten(1).to(at::kInt);
     const at::Tensor y = (1 - 2 * drawn.labels_N).to(at::kFloat);
-    const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
-                                    config_.expert_lr, config_.router_lr};
+    const PatternSgdOptions options{layer_->options().rule.l, config_.expert_lr, config_.router_lr};
     StepReport report{.steps = 0};
     double hinge = 0.0, accuracy = 0.0;
     while (report.steps < block && !is_at_end()) {

@@ -59,8 +59,7 @@ OwnPatternGates own_pattern_gates(Model& model, const std::shared_ptr<const Data
   };
   constexpr int64_t kBatch = 500;
   evaluate(model, data, {.batch_size = kBatch, .on_batch = add});
-  return {at::cat(gates), at::cat(labels),
-          std::get<ExpertChoiceOptions>(block.layer->options().rule).rows};
+  return {at::cat(gates), at::cat(labels), block.layer->options().rule.l};
 }
 
 /// What the lemmas say of an expert s; its own pattern o is o_1 where a(s) = +1, else o_2.
@@ -202,7 +201,7 @@ constexpr double kProficient = 0.5;
 // Each metric is the expert farthest from the claim, components and changes over these bounds.
 std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
   const auto layer = find_layer_of<nn::PatternExperts>(model);
-  if (!layer || std::get<ExpertChoiceOptions>((*layer)->options().rule).rows < 2) return {};
+  if (!layer || (*layer)->options().rule.l < 2) return {};
   Metric norm = found("important_norm", "4.1 iv: least norm change of important routers / log l");
   norm.min = std::numeric_limits<double>::lowest();
   return {
@@ -227,7 +226,7 @@ void measure_lemmas(ProbedModel& subject, Measurement& measurement) {
   const Layer first(*start);
   const auto d = static_cast<double>(first.moe->options().width);
   const auto k = static_cast<double>(first.moe->options().num_experts);
-  const auto l = static_cast<double>(std::get<ExpertChoiceOptions>(first.moe->options().rule).rows);
+  const auto l = static_cast<double>(first.moe->options().rule.l);
   const double log_l = std::log(l), root = std::sqrt(log_l);
   const double c2 = first.experts.w.square().sum({1}).max().sqrt().item<double>();
   const double bound = log_l * log_l / std::sqrt(d) + std::pow(l * l * log_l / d, 2.0);

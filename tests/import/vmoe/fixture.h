@@ -24,7 +24,7 @@ inline VMoEConfig import_config() {
   config.patch_size = 8;
   config.encoder.moe.num_experts = 8;
   config.encoder.moe.group_size = 34;
-  config.encoder.moe.router.dispatcher.capacity_factor = 1.5;
+  config.encoder.moe.router.capacity.factor = 1.5;
   return config;
 }
 

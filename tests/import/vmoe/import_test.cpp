@@ -309,7 +309,7 @@ TEST_F(ImportVMoE, NothingIsLeftWhereItIsStopped) {
 
 TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   VMoEConfig config = import_config();
-  config.encoder.moe.router.dispatcher.capacity_factor = 0.0;
+  config.encoder.moe.router.capacity.factor = 0.0;
   const VMoEConfig whole = config;
   config.encoder.moe.kept_experts = {{"1", {0, 3}}, {"3", {1, 2, 7}}};
   const auto network = small_vmoe(config);
@@ -321,7 +321,7 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   const at::Tensor images = randn({4, 3, 32, 32}, 7, at::kFloat);
   expect_close(load_model(folder_ / "out")->forward(images).logits, pruned.forward(images).logits,
                1e-5);
-  config.encoder.moe.router.pruned_selection = "reroute";
+  config.encoder.moe.router.pruned = PrunedSelection::reroute;
   const VMoE rerouting(config, 1);
   EXPECT_THAT(test::usage_of([&] { export_vmoe(rerouting, folder_ / "other", {}); }),
               HasSubstr("reroutes tokens of"));
@@ -419,8 +419,8 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
   configs[2].num_classes = 0;
   configs[2].representation_size = 7;
   configs[3].encoder.position_emb.name = kSinCos2d;
-  configs[3].encoder.moe.router.dispatcher.capacity_factor = 0.0;
-  configs[3].encoder.moe.router.dispatcher.capacity = 5;
+  configs[3].encoder.moe.router.capacity.factor = 0.0;
+  configs[3].encoder.moe.router.capacity.rows = 5;
   configs[4].encoder.position_emb.name = kNoPosition;
   configs[4].encoder.moe.mlp_dim = 6;
   configs[5].name = kE3;

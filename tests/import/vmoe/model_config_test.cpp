@@ -51,14 +51,14 @@ TEST(VMoEModelConfig, TheReferencesNamesAndDefaults) {
   const VMoEMoeConfig& moe = config.encoder.moe;
   EXPECT_EQ(moe.ensemble_size, 2);
   EXPECT_FALSE(moe.dropout_rate);
-  EXPECT_EQ(moe.router.num_selected_experts, 1);  // the reference's default, not ours
+  EXPECT_EQ(moe.router.k, 1);  // the reference's default, not ours
   EXPECT_EQ(moe.router.noise_std, 1.0);
   EXPECT_EQ(moe.router.importance_loss_weight, 0.005);
   EXPECT_EQ(moe.router.load_loss_weight, 1.0);
-  EXPECT_EQ(moe.router.dispatcher.capacity_multiple_of, 1);
-  EXPECT_EQ(moe.router.dispatcher.capacity_rounding, "round");
-  EXPECT_TRUE(moe.router.dispatcher.batch_priority);
-  EXPECT_TRUE(moe.router.dispatcher.bfloat16);
+  EXPECT_EQ(moe.router.capacity.multiple_of, 1);
+  EXPECT_EQ(moe.router.capacity.rounding, CapacityRounding::round);
+  EXPECT_TRUE(moe.router.capacity.batch_priority);
+  EXPECT_TRUE(moe.router.bfloat16);
   EXPECT_THAT(
       read_model(kEnsembleText).unused,
       AllOf(Contains("deterministic"), Contains("encoder.moe.router.dispatcher.partition_spec")));
@@ -98,7 +98,7 @@ TEST(VMoEModelConfig, OtherSpellings) {
                 .encoder.num_layers,
             2);
   const VMoEConfig native = parsed_model(R"({"name": "vmoe", "image_size": 8, "patch_size": 4})");
-  EXPECT_EQ(native.encoder.moe.router.num_selected_experts, 2);
+  EXPECT_EQ(native.encoder.moe.router.k, 2);
   EXPECT_EQ(native.encoder.moe.router.noise_std, 0.0);
 }
 
@@ -119,8 +119,8 @@ TEST(VMoEModelConfig, RoutersMayBeDeterministicAndCapacitiesAbsolute) {
       {"name": "einsum", "capacity": 9, "capacity_factor": null, "capacity_multiple_of": 0}}}}})");
   EXPECT_EQ(router.encoder.moe.router.noise, kNoiseNever);
   EXPECT_EQ(router.encoder.moe.layers, (std::vector<int64_t>{1, 3}));
-  EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity, 9);
-  EXPECT_EQ(router.encoder.moe.router.dispatcher.capacity_multiple_of, 1);
+  EXPECT_EQ(router.encoder.moe.router.capacity.rows, 9);
+  EXPECT_EQ(router.encoder.moe.router.capacity.multiple_of, 1);
   const auto refused = [](const std::string& dispatcher) {
     return refused_model(R"({"name": "VisionTransformerMoe", "encoder": {"moe": {"layers": [1],
         "num_experts": 8, "group_size": 4, "router": {"dispatcher": )" +

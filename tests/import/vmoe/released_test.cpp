@@ -177,10 +177,10 @@ TEST(ReleasedList, HasTheNetworksOfTheReference) {
         parse<VMoEConfig>(Value::from_json(sizes, e.name).merged(model.model), "model");
     EXPECT_THAT(model.unused, IsEmpty());
     const auto& moe = config.encoder.moe;
-    EXPECT_EQ(moe.router.dispatcher.capacity_factor, e.capacity);
-    EXPECT_EQ(moe.router.dispatcher.evaluation_capacity_factor.value_or(-1), e.evaluated);
+    EXPECT_EQ(moe.router.capacity.factor, e.capacity);
+    EXPECT_EQ(moe.router.capacity.evaluation_factor.value_or(-1), e.evaluated);
     EXPECT_EQ(moe.ensemble_size, list[i].name.starts_with("eee") ? 2 : 1);
-    EXPECT_EQ(moe.router.num_selected_experts, list[i].name.starts_with("eee") ? 1 : 2);
+    EXPECT_EQ(moe.router.k, list[i].name.starts_with("eee") ? 1 : 2);
     const int64_t tokens = (e.image / e.patch) * (e.image / e.patch) + 1;
     EXPECT_EQ(moe.group_size % (tokens * moe.ensemble_size), 0);
     int64_t bytes = 0;

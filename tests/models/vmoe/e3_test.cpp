@@ -24,7 +24,7 @@ VMoEConfig e3_config() {
   VMoEConfig config = testing::small_vmoe_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = kMembers;
-  config.encoder.moe.router.num_selected_experts = 1;
+  config.encoder.moe.router.k = 1;
   return config;
 }
 

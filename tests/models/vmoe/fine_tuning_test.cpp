@@ -68,7 +68,7 @@ TEST(VMoEFineTuning, BeginsWithOtherImagesMembersAndClasses) {
   other.image_size = 12;
   other.num_classes = 9;
   other.encoder.moe.ensemble_size = 2;
-  other.encoder.moe.router.num_selected_experts = 1;
+  other.encoder.moe.router.k = 1;
   other.name = kE3;
   VMoE source(source_config(), 1), target(other, 2);
   const TensorMap from = state_of(source), to = state_of(target);

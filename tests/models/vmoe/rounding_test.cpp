@@ -75,7 +75,7 @@ class ReplayedStep {
     record.noisy_logits_TE = out.noisy_logits_TE;
     record.routing = out.routing;
     record.kept = block->moe->kept();
-    record.group_size = nn::group_size(block->moe->options().rule);
+    record.group_size = block->moe->options().rule.group_size;
     record.num_members = members;
     output_.routings.push_back(record);
     const at::Tensor y = nn::from_member_order(out.y_Td, members, mixed.sizes());

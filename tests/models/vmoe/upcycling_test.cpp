@@ -36,6 +36,16 @@ TEST(Upcycling, AMixtureBeginsAsTheDenseNetwork) {
   }
 }
 
+TEST(Upcycling, AGateOverAllExpertsWeighsThemByTheirProbability) {
+  VMoE dense(dense_config(), 1);
+  const auto mixture = dense.upcycled(
+      {.num_experts = 4, .layers = {0}, .num_selected_experts = 1, .gate = Gate::softmax_all}, 7);
+  const RouteOptions& rule = mixture->moe_blocks()[0].layer->options().rule;
+  EXPECT_EQ(rule.gate, Gate::softmax_all);
+  EXPECT_EQ(rule.k, 1);
+  EXPECT_FALSE(torch::allclose(outputs(*mixture), outputs(dense)));
+}
+
 TEST(Upcycling, NoiseIsRelativeToEachTensorAndTellsExpertsApart) {
   VMoE dense(dense_config(), 1);
   const auto state = [&](double noise, uint64_t seed) {

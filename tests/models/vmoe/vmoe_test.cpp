@@ -57,14 +57,14 @@ TEST(VMoE, NoiseIsDrawnForTrainingOnly) {
 
 TEST(VMoE, ItsExpertsCanChooseTheTokens) {
   VMoEConfig config = small_config();
-  config.encoder.moe.router.name = kExpertChoice;
-  config.encoder.moe.router.num_selected_tokens = 2;
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.router.l = 2;
   config.encoder.moe.group_size = 5;  // the tokens of an image
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
   EXPECT_EQ(out.routings[0].routing.max_rows(), 3 * 2 * 4);
   const double d = 12, m = 20;
-  config.encoder.moe.router.num_selected_tokens = 4;
+  config.encoder.moe.router.l = 4;
   EXPECT_DOUBLE_EQ(VMoE(config, 1).flops_per_image() - model.flops_per_image(),
                    2 * (2 * 4) * 2 * 2 * d * m);  // two layers, two more rows of each expert
   EXPECT_EQ(build_model(model_value(model.config()), 9)->config(), model.config());
@@ -171,12 +171,12 @@ TEST(VMoE, StartsAsTheReference) {
 
 TEST(VMoE, HasACapacityOfItsOwnInEvaluation) {
   VMoEConfig config = small_config();
-  auto& dispatcher = config.encoder.moe.router.dispatcher;
-  dispatcher.capacity_factor = 0.5;
-  dispatcher.capacity_multiple_of = 1;
+  auto& dispatcher = config.encoder.moe.router.capacity;
+  dispatcher.factor = 0.5;
+  dispatcher.multiple_of = 1;
   VMoEConfig wide = config, both = config;
-  wide.encoder.moe.router.dispatcher.capacity_factor = 4.0;
-  both.encoder.moe.router.dispatcher.evaluation_capacity_factor = 4.0;
+  wide.encoder.moe.router.capacity.factor = 4.0;
+  both.encoder.moe.router.capacity.evaluation_factor = 4.0;
   VMoE narrow_model(config, 1), wide_model(wide, 1), model(both, 1);
   const at::Tensor images = randn({6, 1, 8, 8}, 2, torch::kFloat);
   const auto pre_logits = [&](VMoE& of, bool train) {
@@ -186,7 +186,7 @@ TEST(VMoE, HasACapacityOfItsOwnInEvaluation) {
   EXPECT_TRUE(torch::equal(pre_logits(model, true), pre_logits(narrow_model, true)));
   EXPECT_TRUE(torch::equal(pre_logits(model, false), pre_logits(wide_model, false)));
   EXPECT_FALSE(torch::equal(pre_logits(model, false), pre_logits(model, true)));
-  both.encoder.moe.router.dispatcher.evaluation_capacity_factor = 0.0;
+  both.encoder.moe.router.capacity.evaluation_factor = 0.0;
   VMoE unlimited(both, 1);
   EXPECT_TRUE(torch::equal(pre_logits(unlimited, false), pre_logits(wide_model, false)));
 }
@@ -422,9 +422,9 @@ TEST(VMoE, ARouterMayDrawNoNoiseAtAll) {
 
 TEST(VMoE, ItsTokensCanGoToEveryExpertAboveAThreshold) {
   VMoEConfig config = small_config();
-  config.encoder.moe.router.name = kAdaptive;
+  config.encoder.moe.router.kind = RoutingKind::threshold;
   config.encoder.moe.router.threshold = 0.1;
-  config.encoder.moe.router.gate = "one";
+  config.encoder.moe.router.gate = Gate::one;
   ASSERT_EQ(config_problem(config).text, "");
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
@@ -432,19 +432,19 @@ TEST(VMoE, ItsTokensCanGoToEveryExpertAboveAThreshold) {
   EXPECT_TRUE(
       torch::equal(combine_weights(record.routing), record.logits_TE.ge(0.1).to(torch::kFloat)));
   EXPECT_EQ(build_model(Value::from_json(model.config(), "model"), 1)->config(), model.config());
-  config.encoder.moe.router.dispatcher.capacity = 3;
+  config.encoder.moe.router.capacity.rows = 3;
   EXPECT_NE(config_problem(config).text, "");
 }
 
 TEST(VMoE, ACapacityOfSoManyRows) {
   VMoEConfig config = small_config();
-  config.encoder.moe.router.dispatcher.capacity = 3;
+  config.encoder.moe.router.capacity.rows = 3;
   config.encoder.moe.group_size = 10;
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
   const at::Tensor rows = out.routings[0].routing.offsets.diff();
   EXPECT_LE(rows.max().item<int64_t>(), 2 * 3);  // of two groups
-  config.encoder.moe.router.name = kExpertChoice;
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
   const ModelOutput chosen = VMoE(config, 1).forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
   EXPECT_EQ(chosen.routings[0].routing.max_rows(), 2 * 3 * 4);
 }

@@ -4,7 +4,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "ops/cpu/int8.h"
 #include "support/tensors.h"
@@ -47,7 +47,7 @@ TEST_F(Int8Experts, AreWithinTheBoundThatTheirScalesGive) {
        {std::pair{36, 52}, std::pair{320, 132}, std::pair{64, 1600}}) {
     const ExpertWeights w = weights_of(2, width, hidden);
     const at::Tensor x = randn({600, width}, 3, at::kFloat);
-    const Routing routing = route_token_choice(randn({600, 2}, 2, at::kFloat), {.k = 1});
+    const Routing routing = route(randn({600, 2}, 2, at::kFloat), {.k = 1});
     const at::Tensor y = routed_mlp(x, routing, quantise_experts(w), Activation::relu);
     const int64_t filled = routing.offsets[2].item<int64_t>();
     ASSERT_EQ(filled, 600);
@@ -77,7 +77,7 @@ TEST_F(Int8Experts, ReachTheEndsOfTheirRangeExactly) {
   w.w1.select(2, 1).neg_();
   w.w1.select(2, 2).zero_();
   const at::Tensor x = at::stack({at::full({width}, 127.0F), at::full({width}, -127.0F)});
-  const Routing routing = route_token_choice(at::zeros({2, 1}), {.k = 1});
+  const Routing routing = route(at::zeros({2, 1}), {.k = 1});
   const at::Tensor y = routed_mlp(x, routing, quantise_experts(w), Activation::identity);
   const float sum = 127.0F * 127.0F * static_cast<float>(width);
   const at::Tensor wanted = torch::tensor({{sum, -sum, 0.0F, sum}, {-sum, sum, 0.0F, -sum}});
@@ -88,8 +88,8 @@ TEST_F(Int8Experts, ReachTheEndsOfTheirRangeExactly) {
 TEST_F(Int8Experts, ZeroRowsGiveTheBiasesAndNoRowsGiveZeros) {
   const ExpertWeights w = weights_of(3, 8, 12), q = quantise_experts(w);
   // Expert 1 is not used.
-  const Routing some = route_token_choice(
-      torch::tensor({{9.0F, 0.0F, 0.0F}, {0.0F, 0.0F, 9.0F}, {9.0F, 0.0F, 0.0F}}), {.k = 1});
+  const Routing some =
+      route(torch::tensor({{9.0F, 0.0F, 0.0F}, {0.0F, 0.0F, 9.0F}, {9.0F, 0.0F, 0.0F}}), {.k = 1});
   const at::Tensor zeros = at::zeros({3, 8});
   expect_close(routed_mlp(zeros, some, q, Activation::identity).narrow(0, 0, 1),
                some.gate[0] * (w.b1[0].matmul(w.w2[0]) + w.b2[0]).unsqueeze(0), 5e-2);
@@ -99,7 +99,7 @@ TEST_F(Int8Experts, ZeroRowsGiveTheBiasesAndNoRowsGiveZeros) {
   const at::Tensor y =
       routed_mlp(randn({3, 8}, 5, at::kFloat), some, quantise_experts(plain), Activation::identity);
   expect_close(y[0], some.gate[0] * w.b2[0], 1e-6);
-  const Routing none = route_token_choice(at::zeros({0, 3}), {.k = 1});
+  const Routing none = route(at::zeros({0, 3}), {.k = 1});
   EXPECT_EQ(routed_mlp(at::zeros({0, 8}), none, q, Activation::relu).size(0), 0);
 }
 
@@ -107,8 +107,7 @@ TEST_F(Int8Experts, ComputeATokenTheSameInAnyBatch) {
   const ExpertWeights q = quantise_experts(weights_of(4, 36, 900));
   const at::Tensor x = randn({300, 36}, 3, at::kFloat), logits = randn({300, 4}, 2, at::kFloat);
   const auto compute = [&](int64_t first, int64_t count) {
-    return routed_mlp(x.narrow(0, first, count),
-                      route_token_choice(logits.narrow(0, first, count), {.k = 2}), q,
+    return routed_mlp(x.narrow(0, first, count), route(logits.narrow(0, first, count), {.k = 2}), q,
                       Activation::gelu_tanh);
   };
   const at::Tensor all = compute(0, 300);
@@ -122,8 +121,7 @@ TEST_F(Int8Experts, KeepValuesThatAreNotFinite) {
   at::Tensor x = at::ones({3, 8});
   x[0][3] = std::numeric_limits<float>::quiet_NaN();
   x[1][3] = std::numeric_limits<float>::infinity();
-  const at::Tensor y =
-      routed_mlp(x, route_token_choice(at::zeros({3, 1}), {.k = 1}), q, Activation::identity);
+  const at::Tensor y = routed_mlp(x, route(at::zeros({3, 1}), {.k = 1}), q, Activation::identity);
   EXPECT_FALSE(y.narrow(0, 0, 2).isfinite().any().item<bool>());
   EXPECT_TRUE(y[2].isfinite().all().item<bool>());
 }
@@ -131,7 +129,7 @@ TEST_F(Int8Experts, KeepValuesThatAreNotFinite) {
 TEST_F(Int8Experts, RefuseWhatTheyCannotCompute) {
   EXPECT_THROW(quantise_experts(weights_of(2, 6, 12)), Error);
   EXPECT_THROW(quantise_experts(weights_of(2, 8, 10)), Error);
-  const Routing routing = route_token_choice(at::zeros({3, 2}), {.k = 1});
+  const Routing routing = route(at::zeros({3, 2}), {.k = 1});
   ExpertWeights q = quantise_experts(weights_of(2, 8, 12));
   EXPECT_THROW(routed_mlp(at::ones({3, 8}, at::kDouble), routing, q, Activation::relu), Error);
   q.w2_scale = q.w1_scale;

@@ -5,7 +5,7 @@
 
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "ops/cuda/grouped_mlp_on.h"
 #include "ops/cuda/move_rows_on.h"
 #include "support/poison.h"
@@ -27,7 +27,7 @@ Tensor wide(const Tensor& tensor) {
 /// A routing with tokens of several rows, of none, and rows that are not used.
 Routing some_routing(at::ScalarType gates) {
   const Tensor logits = randn({70, 6}, 1, gates);
-  return route_token_choice(logits, {.k = 3, .kept = {0, 2, 5}});
+  return route(logits, {.k = 3, .kept = {0, 2, 5}});
 }
 
 void expect_moves(int64_t width, at::ScalarType type, double tolerance) {

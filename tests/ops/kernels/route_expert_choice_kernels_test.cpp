@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's kernels of expert choice, run on the host, against the CPU's operator.
-#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route.h"
 
 #include "ops/cuda/route_expert_choice_on.h"
 #include "ops/kernels/route_kernels.h"
@@ -17,8 +17,8 @@ using testing::kOrders;
 using testing::Poison;
 using testing::SerialDevice;
 
-void expect_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options) {
-  const Routing wanted = route_expert_choice(logits, options);
+void expect_expert_choice(const at::Tensor& logits, const RouteOptions& options) {
+  const Routing wanted = route(logits, options);
   for (const auto order : kOrders) {
     const auto [offsets, token, gate, token_offsets, token_row] =
         ops::on_device::route_expert_choice_on(SerialDevice{order}, logits, options);
@@ -36,11 +36,11 @@ TEST(RouteExpertChoiceKernels, EqualTheCpu) {
           const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
           at::Tensor logits = randn({tokens, 5}, seed, type);
           if (seed % 3 == 0) logits = coarse(logits);
-          ExpertChoiceOptions options;
-          options.rows = seed % 4 == 0 ? 16 : 5;
+          RouteOptions options{.kind = RoutingKind::expert_choice};
+          options.l = seed % 4 == 0 ? 16 : 5;
           options.group_size = group;
           if (tokens % (group > 0 ? group : tokens) != 0) continue;
-          options.gate = static_cast<ExpertGate>(kind);
+          options.gate = ops::kExpertGates[static_cast<size_t>(kind)];
           options.kept = kept;
           options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
           expect_expert_choice(logits, options);
@@ -60,10 +60,10 @@ TEST(RouteExpertChoiceKernels, ManyTokensEqualTheCpu) {
       for (const bool ties : {false, true}) {
         const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
         const at::Tensor logits = randn({9000, 3}, seed, type);
-        ExpertChoiceOptions options;
-        options.capacity_factor = 0.7;
+        RouteOptions options{.kind = RoutingKind::expert_choice};
+        options.capacity.factor = 0.7;
         options.group_size = group;
-        options.gate = static_cast<ExpertGate>(kind);
+        options.gate = ops::kExpertGates[static_cast<size_t>(kind)];
         expect_expert_choice(ties ? coarse(logits) : logits, options);
         ASSERT_FALSE(::testing::Test::HasFailure()) << group << " " << kind << " " << ties;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's kernels of token choice, run on the host, against the CPU's operator.
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 
 #include "ops/cuda/route_token_choice_on.h"
 #include "ops/kernels/route_kernels.h"
@@ -18,8 +18,8 @@ using testing::kOrders;
 using testing::Poison;
 using testing::SerialDevice;
 
-void expect_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {
-  const Routing wanted = route_token_choice(logits, options);
+void expect_token_choice(const at::Tensor& logits, const RouteOptions& options) {
+  const Routing wanted = route(logits, options);
   for (const auto order : kOrders) {
     const auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
         ops::on_device::route_token_choice_on(SerialDevice{order}, logits, options);
@@ -40,12 +40,12 @@ TEST(RouteTokenChoiceKernels, EqualTheCpuOverASweep) {
           for (const bool priority : {false, true}) {
             const auto type = seed % 2 == 0 ? torch::kFloat : torch::kDouble;
             const at::Tensor logits = randn({tokens, experts}, ++seed, type);
-            TokenChoiceOptions options;
+            RouteOptions options;
             options.k = k;
             options.gate = static_cast<Gate>(seed % 4);
-            options.capacity_factor = tokens > 0 ? factor : 0.0;
+            options.capacity.factor = tokens > 0 ? factor : 0.0;
             options.group_size = seed % 3 == 0 ? 0 : 65;
-            options.batch_priority = priority;
+            options.capacity.batch_priority = priority;
             expect_token_choice(seed % 5 < 3 ? coarse(logits) : logits, options);
             ASSERT_FALSE(::testing::Test::HasFailure())
                 << tokens << " tokens, " << experts << " experts, k " << k << ", factor " << factor
@@ -62,11 +62,11 @@ TEST(RouteTokenChoiceKernels, OfKeptExpertsEqualTheCpu) {
   for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
     for (const double factor : {0.0, 0.7}) {
       for (const bool priority : {false, true}) {
-        TokenChoiceOptions options;
-        options.capacity_factor = factor;
+        RouteOptions options;
+        options.capacity.factor = factor;
         options.group_size = 130;
         options.kept = {1, 4, 33, 39};
-        options.batch_priority = priority;
+        options.capacity.batch_priority = priority;
         options.pruned = pruned;
         expect_token_choice(coarse(randn({400, 40}, 5, torch::kFloat)), options);
       }
@@ -78,9 +78,9 @@ TEST(RouteTokenChoiceKernels, AHotExpertAndInfiniteLogitsEqualTheCpu) {
   const Poison poison;
   at::Tensor logits = torch::zeros({600, 6});
   logits.select(1, 4).fill_(3.0);
-  TokenChoiceOptions options{.k = 2, .capacity_factor = 0.6, .group_size = 200};
+  RouteOptions options{.k = 2, .capacity = {.factor = 0.6}, .group_size = 200};
   expect_token_choice(logits, options);
-  options.batch_priority = true;
+  options.capacity.batch_priority = true;
   expect_token_choice(logits, options);
   logits.slice(1, 0, 4).fill_(-std::numeric_limits<float>::infinity());
   options.k = 4;
@@ -89,7 +89,7 @@ TEST(RouteTokenChoiceKernels, AHotExpertAndInfiniteLogitsEqualTheCpu) {
 
 TEST(RouteTokenChoiceKernels, MoreExpertsThanAWarpOfSegmentsEqualTheCpu) {
   const Poison poison;
-  TokenChoiceOptions options{.k = 8, .capacity_factor = 1.0};
+  RouteOptions options{.k = 8, .capacity = {.factor = 1.0}};
   expect_token_choice(coarse(randn({150, 1100}, 6, torch::kFloat)), options);
 }
 
@@ -99,7 +99,7 @@ TEST(RouteTokenChoiceKernels, TokensWithNanAreRoutedWithNanGates) {
   logits[3][2] = std::numeric_limits<float>::quiet_NaN();
   for (const int64_t k : {2, 3}) {
     const auto out =
-        ops::on_device::route_token_choice_on(SerialDevice{}, logits, TokenChoiceOptions{.k = k});
+        ops::on_device::route_token_choice_on(SerialDevice{}, logits, RouteOptions{.k = k});
     const at::Tensor gate = std::get<2>(out), row = std::get<6>(out);
     for (int64_t t = 0; t < 40; ++t) {
       for (int64_t rank = 0; rank < k; ++rank) {

@@ -67,7 +67,7 @@ ClusterMoEConfig printed_mixture() {
   config.bias = false;
   config.init = "normal";
   config.init_scale = 0.3;
-  config.router->gate = "softmax_all";
+  config.router->gate = Gate::softmax_all;
   config.router->gate_noise = false;
   config.router->noise_in_evaluation = false;
   return config;
@@ -130,7 +130,7 @@ TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
 
 TEST(ClusterMoE, AsPrintedAndReroutedItsGatesAreOfTheExpertsThatAreLeft) {
   ClusterMoEConfig config = printed_mixture();
-  config.router->pruned_selection = "reroute";
+  config.router->pruned = PrunedSelection::reroute;
   const auto model = trained_mixture(config);
   model->moe_blocks()[0].layer->keep_experts({1, 3});
   const torch::NoGradGuard no_grad;
@@ -191,7 +191,7 @@ TEST(ClusterMoE, RecordsTheDeviationOfGaussianNoiseThatWasDrawn) {
 
 TEST(ClusterMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
   ClusterMoEConfig config = small_mixture();
-  config.router->gate = "softmax_all";
+  config.router->gate = Gate::softmax_all;
   const auto full = trained_mixture(config), pruned = trained_mixture(config);
   ASSERT_EQ(pruned->moe_blocks().size(), 1U);
   pruned->moe_blocks()[0].layer->keep_experts({1, 3});
@@ -245,9 +245,9 @@ TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
   config.router->noise_scale = 0.0;
   const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat), x = images.squeeze(1);
   const torch::NoGradGuard no_grad;
-  config.router->name = kAdaptive;
+  config.router->kind = RoutingKind::threshold;
   config.router->threshold = 0.1;
-  config.router->gate = "one";
+  config.router->gate = Gate::one;
   {
     const auto model = trained_mixture(config);
     const ModelOutput output = model->forward(images);
@@ -257,9 +257,9 @@ TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
     EXPECT_EQ(build_model(Value::from_json(model->config(), "model"), 1)->config(),
               model->config());
   }
-  config.router->name = kExpertChoice;
+  config.router->kind = RoutingKind::expert_choice;
   config.router->threshold = 0.0;
-  config.router->num_selected_tokens = 3;
+  config.router->l = 3;
   config.router->group_size = 10;
   {
     const auto model = trained_mixture(config);
@@ -344,21 +344,21 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config.router->width = 4;
   EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4; choose 3");
   config = small_mixture();
-  config.router->num_selected_experts = 5;
+  config.router->k = 5;
   EXPECT_EQ(config_problem(config).text,
             "router.num_selected_experts is 5, but there are 4 experts; choose at most 4");
   config = small_mixture();
-  config.router->kept_experts = {1, 4};
+  config.router->kept = {1, 4};
   EXPECT_EQ(config_problem(config).text,
             "router.kept_experts must be ascending experts below 4, at least one");
   config = small_mixture();
   config.router->threshold = 0.5;
   EXPECT_EQ(config_problem(config).text,
             "router.threshold is for the router adaptive; leave it out");
-  config.router->name = kAdaptive;
+  config.router->kind = RoutingKind::threshold;
   EXPECT_EQ(config_problem(config).text,
             "router.gate is 'logit', but the router adaptive has no gates; set it to 'one'");
-  config.router->dispatcher.capacity_factor = 1.0;
+  config.router->capacity.factor = 1.0;
   EXPECT_EQ(config_problem(config).text,
             "router.dispatcher limits the rows per expert, but the router adaptive drops no token; "
             "leave capacity and batch_priority out");
@@ -367,7 +367,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config.num_classes = 3;
   EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
   config = printed_mixture();
-  config.router->gate = "one";
+  config.router->gate = Gate::one;
   EXPECT_EQ(config_problem(config).text, std::string("router.gate_noise false is for the router ") +
                                              kTokenChoice +
                                              " with the gate 'softmax_all' or 'logit'");

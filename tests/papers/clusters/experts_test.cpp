@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts against plain loops in float64.
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/route_token_choice.h"
+#include "moesaic/ops/route.h"
 #include "moesaic/papers/clusters.h"
 #include "nn/experts_fixture.h"
 #include "support/tensors.h"
@@ -120,7 +120,7 @@ TEST(ImageExperts, RowsOfNobodyAreZero) {
   const at::Tensor x = randn({kTokens, 2, 4, 4}, 3);
   const at::Tensor logits = torch::zeros({kTokens, kExperts + 1}, torch::kDouble);
   logits.select(1, kExperts).fill_(1.0);  // all choose an expert that is not there
-  const Routing routing = route_token_choice(logits, {.k = 1, .kept = {0, 1, 2}});
+  const Routing routing = route(logits, {.k = 1, .kept = {0, 1, 2}});
   const nn::ExpertsOutput found = experts->forward(x, routing, {});
   EXPECT_TRUE(torch::equal(found.y_To, torch::zeros({kTokens, 3}, torch::kDouble)));
   EXPECT_EQ(found.embedding_Td.abs().max().item<double>(), 0.0);

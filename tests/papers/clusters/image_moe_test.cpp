@@ -174,7 +174,7 @@ TEST(ImageMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
 
 TEST(ImageMoE, AnImageMayBeSeenBySeveralExperts) {
   ImageMoEConfig config = small_images("cnn");
-  config.router->num_selected_experts = 2;
+  config.router->k = 2;
   const auto model = images_model(config);
   model->eval();
   const torch::NoGradGuard no_grad;

@@ -121,8 +121,7 @@ Routing route(const std::string& routing, const Tensor& router_Kd, const Tensor&
 TEST(LatentRouterOptions, NameTheRoutingTheyWereMadeFor) {
   for (const char* routing : {kTopOne, kEveryAboveZero}) {
     EXPECT_EQ(latent_routing_name(latent_router_options(5, 3, routing, {0, 2})), routing);
-    EXPECT_EQ(kept_experts(latent_router_options(5, 3, routing, {0, 2}).rule),
-              (std::vector<int64_t>{0, 2}));
+    EXPECT_EQ(latent_router_options(5, 3, routing, {0, 2}).rule.kept, (std::vector<int64_t>{0, 2}));
   }
 }
 

@@ -77,10 +77,10 @@ Tensor patch_loss(const PMoE& model, const Tensor& x_Bnd, const Tensor& label_B)
   const Tensor hidden = torch::einsum("bnd,kdh->bknh", {x, wide(model.experts->w)}).relu();
   Tensor gate = torch::ones({x.size(0), hidden.size(1), x.size(1)}, torch::kDouble);
   if (!model.moe.is_empty()) {
-    const auto& rule = std::get<ExpertChoiceOptions>(model.moe->options().rule);
+    const auto& rule = model.moe->options().rule;
     const auto [value, place] =
-        torch::einsum("bnd,kd->bkn", {x, wide(model.moe->router->weight)}).topk(rule.rows, 2);
-    const bool one = rule.gate == ExpertGate::one;
+        torch::einsum("bnd,kd->bkn", {x, wide(model.moe->router->weight)}).topk(rule.l, 2);
+    const bool one = rule.gate == Gate::one;
     gate = torch::zeros_like(gate).scatter(2, place, one ? at::ones_like(value) : value.softmax(2));
   }
   const Tensor f = torch::einsum("bkn,bknh,kho->b", {gate, hidden, wide(model.experts->a)}) /

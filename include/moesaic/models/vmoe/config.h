@@ -15,11 +15,11 @@ inline constexpr double kMaxLayers = 1024, kMaxWidth = 1048576;
 inline constexpr double kMaxImage = 65536, kMaxChannels = 4096;
 
 /// Settings of `encoder.moe.router.dispatcher`.
-struct VMoEDispatcherConfig : DispatcherConfig {
+struct VMoEDispatcherConfig : CapacityRule {
   bool bfloat16 = false;
 };
 void describe(auto& f, VMoEDispatcherConfig& c) {
-  describe(f, static_cast<DispatcherConfig&>(c));
+  describe(f, static_cast<CapacityRule&>(c));
   f("bfloat16", c.bfloat16,
     "rounding to bfloat16 of tokens and experts' outputs, and of the gradients of both");
 }
@@ -29,14 +29,14 @@ inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "alw
                             *kNoiseNever = "never";
 
 /// Settings of `encoder.moe.router`.
-struct VMoERouterConfig : RoutingConfig {
+struct VMoERouterConfig : RouteOptions {
   double noise_std = 0.0;
   std::string noise = kNoiseInTraining;
   double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
-  VMoEDispatcherConfig dispatcher;
+  bool bfloat16 = false;
 };
 void describe(auto& f, VMoERouterConfig& c) {
-  describe(f, static_cast<RoutingConfig&>(c));
+  describe(f, static_cast<RouteOptions&>(c));
   f("noise_std", c.noise_std,
     "scale of the normal noise on logits, whose standard deviation is noise_std / number of "
     "experts of an ensemble member; 0: no noise",
@@ -54,7 +54,10 @@ void describe(auto& f, VMoERouterConfig& c) {
   f("gshard_loss_weight", c.gshard_loss_weight,
     "weight of GShard's loss in training, unless a phase's aux_losses sets it; 0: none",
     at_least(0.0));
-  f("dispatcher", c.dispatcher, "dispatch of selected tokens to the experts");
+  VMoEDispatcherConfig dispatcher = {c.capacity, c.bfloat16};
+  f("dispatcher", dispatcher, "dispatch of selected tokens to the experts");
+  c.capacity = dispatcher;
+  c.bfloat16 = dispatcher.bfloat16;
 }
 
 /// Settings of `encoder.moe`.

@@ -76,6 +76,7 @@ at::Tensor in_columns(const at::Tensor& own, int64_t members) {
 /// Returns the gates of a routing's rows by these logits.
 at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing,
                     const RouteOptions& options) {
+  if (!options.is_token_choice()) fail("Router: gates without the noise are of token choice only");
   const bool softmax = options.gate != Gate::logit;
   const bool reroute = options.pruned == PrunedSelection::reroute;
   at::Tensor values = softmax && !reroute ? logits_TE.softmax(1) : logits_TE;

@@ -97,11 +97,10 @@ void check_selected(const char* op, const at::Tensor& logits, const RouteCall& c
   }
 }
 
-/// Returns the names of the gates of token choice, by the numbers that its schema takes.
-std::vector<std::string> token_gate_names() {
-  std::vector<std::string> names = gate_names();
-  names.pop_back();  // The last one is of expert choice.
-  return names;
+/// Throws unless the gate is one of token choice.
+void check_token_gate(const char* op, Gate gate) {
+  check_enum(op, "gate", static_cast<int64_t>(gate), gate_names());
+  if (gate == Gate::softmax_tokens) fail("{}: the gate softmax_tokens is of expert choice", op);
 }
 
 }  // namespace
@@ -126,7 +125,7 @@ void TokenChoicePacking::check(const at::Tensor& logits, const RouteCall& call) 
   if (options.pruned == PrunedSelection::reroute && computed < k) {
     fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, c10::str(computed));
   }
-  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), token_gate_names());
+  check_token_gate(kOp, options.gate);
   check_capacity(kOp, options.capacity);
   check_rows(kOp, "capacity", call.rows);
   if (options.capacity.factor > 0.0 && call.rows > 0) {
@@ -148,7 +147,7 @@ void TokenChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::Te
   check_index(kOp, "choice_row", choice_row, {logits.sym_size(0), choice.sym_size(1)}, logits);
   check_values_between(kOp, "choice", choice, 0, logits.sym_size(1));
   check_values_between(kOp, "choice_row", choice_row, -1, grad_gate.sym_size(0));
-  check_enum(kOp, "gate", static_cast<int64_t>(options.gate), token_gate_names());
+  check_token_gate(kOp, options.gate);
   check_kept(kOp, options.kept, logits.sym_size(1));
 }
 

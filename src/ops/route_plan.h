@@ -24,7 +24,7 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }
 
-/// Returns the rows per expert in expert choice: `rows`, or the capacity where it is 0.
+/// Returns the rows per expert in expert choice: the given ones, or the capacity.
 inline GroupRows expert_choice_rows(const TokenGroups& cut, const RouteOptions& options,
                                     int64_t experts) {
   if (const int64_t given = options.given_rows(); given > 0) return {cut.count(), given, given};

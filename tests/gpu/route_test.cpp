@@ -40,9 +40,9 @@ void expect_like_cpu(const at::Tensor& logits, const Route& route) {
   expect_close(on_cpu(there.grad()), on_cpu(here.grad()), 1e-5);
 }
 
-// Gates decide with batch priority and softmax_experts. In float32 they are the same bits on every
-// device; in float64 exp() may differ in the last bit, which decides between gates that are equal
-// but for rounding.
+// Gates decide with batch priority and, in expert choice, softmax_all. In float32 they are the same
+// bits on every device; in float64 exp() may differ in the last bit, which decides between gates
+// that are equal but for rounding.
 at::Tensor with_ties(at::Tensor logits, uint64_t seed) {
   return seed % 2 == 0 ? torch::round(logits * 2) / 2 : logits;
 }

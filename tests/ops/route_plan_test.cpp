@@ -74,7 +74,7 @@ TEST(GroupRows, LimitWhereOnlyTheTailDoes) {
 
 TEST(GroupRows, ExpertChoiceTakesTheGivenRowsOrACapacityWithoutK) {
   const TokenGroups cut(30, 10);
-  EXPECT_EQ(expert_choice_rows(cut, {.l = 3}, 5).total(), 9);
+  EXPECT_EQ(expert_choice_rows(cut, {.kind = RoutingKind::expert_choice, .l = 3}, 5).total(), 9);
   RouteOptions options{.kind = RoutingKind::expert_choice,
                        .gate = Gate::softmax_selected,
                        .capacity = {.factor = 2.0},

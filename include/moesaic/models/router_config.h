@@ -53,8 +53,8 @@ inline constexpr const char* kTokenChoice = "NoisyTopExpertsPerItemRouter";
 inline constexpr const char* kExpertChoice = "NoisyTopItemsPerExpertRouter";
 inline constexpr const char* kAdaptive = "adaptive";
 
-/// Returns the rule of this name, the reference's or the short one: "token_choice",
-/// "expert_choice" or "threshold".
+/// Returns the rule of this name, the reference's or the short one: "token_choice" (or any other
+/// name), "expert_choice" or "threshold".
 RoutingKind routing_kind_from_name(const std::string& name);
 /// Returns the reference's name of a rule, which checkpoints have.
 const char* routing_kind_name(RoutingKind kind);

@@ -57,7 +57,7 @@ struct CapacityRule {
   bool batch_priority = false;  ///< Tokens queue by falling first gate instead of by position.
   /// Factor outside of training, in place of the capacity there, by which a router evaluates; 0:
   /// no token is dropped; unset: the same capacity. Operators ignore it.
-  std::optional<double> evaluation_factor = {};
+  std::optional<double> evaluation_factor;
 
   /// Returns whether the capacity of an expert is limited.
   bool has_capacity() const { return rows > 0 || factor > 0.0; }
@@ -72,9 +72,10 @@ int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int
 /// an exported network writes out.
 ///
 /// To add an option, edit four places: this struct; the schema (src/ops/route_operators.cpp), where
-/// Python sees it, at the end and with the same default; pack() and unpack()
-/// (src/ops/route_arguments.h); and the composite (src/ops/route.cpp), which a kernel without the
-/// option leaves such calls to.
+/// Python sees it, at the end and with the same default (but for the gate of expert choice, which
+/// is softmax_selected there); pack() and unpack() (src/ops/route_arguments.h); and the composite
+/// (src/ops/route.cpp), which a kernel without the option leaves such calls to. A gate is one more
+/// name (src/ops/route_options.cpp) and one more text of exports (src/nn/script/).
 struct RouteOptions {
   RoutingKind kind = RoutingKind::token_choice;
   int64_t k = 2;                  ///< Number of experts that a token selects, in token choice.
@@ -82,20 +83,26 @@ struct RouteOptions {
                                   ///< choice; 0: as many as its capacity.
   double threshold = 0.0;         ///< Smallest logit with which an expert takes a token.
   Gate gate = Gate::softmax_all;  ///< Gate that weighs the outputs; with a threshold it is 1.
-  CapacityRule capacity = {};     ///< Limit of an expert's rows; with a threshold there is none.
+  CapacityRule capacity;          ///< Limit of an expert's rows; with a threshold there is none.
   int64_t group_size = 0;         ///< Tokens among which a capacity counts, or experts choose; the
                                   ///< last group may be smaller. 0: all tokens of the call.
-  std::vector<int64_t> kept = {};  ///< Ids of the computed experts, ascending; empty: all.
+  std::vector<int64_t> kept;      ///< Ids of the computed experts, ascending; empty: all.
   PrunedSelection pruned = PrunedSelection::zero;  ///< Treatment of the others.
 
+  /// Returns whether tokens choose a number of experts.
   bool is_token_choice() const { return kind == RoutingKind::token_choice; }
+  /// Returns whether experts choose tokens.
   bool is_expert_choice() const { return kind == RoutingKind::expert_choice; }
   /// Returns the number k of experts that each token selects, 0 where it is no token choice.
   int64_t num_selected_experts() const { return is_token_choice() ? k : 0; }
-  /// Returns the rows of an expert in a group that are given instead of a factor; 0: none are.
-  int64_t given_rows() const { return l > 0 ? l : capacity.rows; }
-  /// Returns whether only kept experts are selected, and some are not.
-  bool is_rerouted() const { return !kept.empty() && pruned == PrunedSelection::reroute; }
+  /// Returns the rows of an expert in a group that are given instead of a factor: `l`, which only
+  /// expert choice has, or the capacity in rows; 0: none are.
+  int64_t given_rows() const { return is_expert_choice() && l != 0 ? l : capacity.rows; }
+  /// Returns whether only kept experts are selected, and some are not. By a threshold both ways
+  /// agree.
+  bool is_rerouted() const {
+    return !kept.empty() && pruned == PrunedSelection::reroute && kind != RoutingKind::threshold;
+  }
 };
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchScript form of a mixture-of-experts layer by aten operators: its router, the rules of
-// ops/route_*.h, ops/dispatch.h, the experts and ops/combine.h.
+// ops/route.h, ops/dispatch.h, the experts and ops/combine.h.
 #include <fmt/ranges.h>
 
 #include <array>

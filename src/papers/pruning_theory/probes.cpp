@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <limits>
-#include <variant>
 
 #include "parts.h"
 

@@ -233,7 +233,8 @@ bool add_phase_kind(const std::string& name, const std::string& description) {
   const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<Made>(plan, std::move(context));
   };
-  return phase_kinds().add(name, {.settings = NamedSettings(name, Config{}),
+  const Config defaults;
+  return phase_kinds().add(name, {.settings = NamedSettings(name, defaults),
                                   .description = description,
                                   .plan = plan_phase,
                                   .make = make});

@@ -91,7 +91,7 @@ ConfigProblem foreign_problem(const RouteOptions& routing, const RouterContext& 
                         kExpertChoice),
             {path + "num_selected_tokens"}};
   }
-  if (routing.gate == Gate::softmax_tokens) {
+  if (routing.is_token_choice() && routing.gate == Gate::softmax_tokens) {
     return {fmt::format("{}gate 'softmax_tokens' is for the router {}; choose softmax_all", path,
                         kExpertChoice),
             {path + "gate"}};

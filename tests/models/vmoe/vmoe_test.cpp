@@ -275,6 +275,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BadConfig{"encoder.mlp_dims=9", "did you mean 'mlp_dim'"},
                       BadConfig{"encoder.moe.router.num_selected_tokens=3", "is for the router"},
                       BadConfig{"encoder.moe.router.gate=softmax_tokens", "is for the router"},
+                      BadConfig{R"(encoder.moe.router={"name": "threshold",
+                                   "gate": "softmax_tokens"})",
+                                "has no gates; set it to 'one'"},
                       BadConfig{"encoder.moe.router.name=NoisyTopItemsPerExpertRouter",
                                 "needs either encoder.moe.router.dispatcher.capacity_factor, or "
                                 "encoder.moe.router.num_selected_tokens with "

@@ -104,7 +104,8 @@ ConfigProblem foreign_problem(const RouteOptions& routing, const RouterContext& 
 RoutingKind routing_kind_from_name(const std::string& name) {
   if (name == kExpertChoice || name == "expert_choice") return RoutingKind::expert_choice;
   if (name == kAdaptive || name == "threshold") return RoutingKind::threshold;
-  return RoutingKind::token_choice;
+  if (name == kTokenChoice || name == "token_choice") return RoutingKind::token_choice;
+  fail_usage("unknown routing rule '{}'; choose token_choice, expert_choice or threshold", name);
 }
 
 const char* routing_kind_name(RoutingKind kind) {

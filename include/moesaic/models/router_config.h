@@ -2,7 +2,6 @@
 // RouteOptions as settings, which every family with a router has; and settings of upcycling.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/nn/router.h"
+#include "moesaic/ops/enum_names.h"
 
 namespace moesaic {
 
@@ -24,8 +24,7 @@ void describe_enum(auto& f, const char* key, Enum& value, const std::vector<std:
                    const char* help, const auto&... rules) {
   std::string name = names.at(static_cast<size_t>(value));
   f(key, name, help, rules...);
-  const auto found = std::ranges::find(names, name);
-  if (found != names.end()) value = static_cast<Enum>(found - names.begin());
+  value = ops::enum_from_name<Enum>(key, name, names);
 }
 
 /// The settings of an object `dispatcher`, with the names of the V-MoE reference.
@@ -53,8 +52,8 @@ inline constexpr const char* kTokenChoice = "NoisyTopExpertsPerItemRouter";
 inline constexpr const char* kExpertChoice = "NoisyTopItemsPerExpertRouter";
 inline constexpr const char* kAdaptive = "adaptive";
 
-/// Returns the rule of this name, the reference's or the short one: "token_choice" (or any other
-/// name), "expert_choice" or "threshold".
+/// Returns the rule of this name, the reference's or the short one: "token_choice",
+/// "expert_choice" or "threshold". Throws Error (usage) for another.
 RoutingKind routing_kind_from_name(const std::string& name);
 /// Returns the reference's name of a rule, which checkpoints have.
 const char* routing_kind_name(RoutingKind kind);

@@ -22,9 +22,8 @@ namespace moesaic {
 /// - token choice, softmax over all (V-MoE): Gate::softmax_all, with `capacity` and `group_size`,
 /// - switch, gate a probability or the noisy logit (clusters): `k = 1`, Gate::softmax_all or
 ///   Gate::logit, on logits with router_noise() added,
-/// - among the experts that pruning left: `kept`, with PrunedSelection::zero (pruning, eqs. 5 and
-/// 6)
-///   or PrunedSelection::reroute (not in the paper),
+/// - among the experts that pruning left: `kept`, with PrunedSelection::zero (pruning paper, eqs. 5
+///   and 6) or PrunedSelection::reroute (not in the paper),
 /// - expert choice for each image (pruning, eq. 4; pMoE): `l`,
 /// - expert choice with a capacity (V-MoE): `capacity`, Gate::softmax_all,
 /// - every expert above a threshold (latent): `threshold`.

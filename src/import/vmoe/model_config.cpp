@@ -151,12 +151,6 @@ const std::map<std::string, SettingGroup>& groups() {
   return list;
 }
 
-/// Meaning of null. For most settings it is the same as leaving them out; the reference treats a
-/// null `deterministic` of a router as false.
-const std::map<std::string, Json> kMeantByNull = {
-    {"capacity_multiple_of", 1}, {"representation_size", 0},      {"classes", 0},
-    {"num_classes", 0},          {"deterministic", kNoiseAlways}, {"head_bias_init", nullptr}};
-
 [[noreturn]] void refuse_setting(const SettingGroup& known, const std::string& path,
                                  const Value::Member& member) {
   std::vector<std::string> names = known.own;
@@ -169,6 +163,11 @@ const std::map<std::string, Json> kMeantByNull = {
 /// Translates the names and values of a group of settings; `config` gets the names as given, and
 /// those of unused settings.
 Value translated(const Value& given, const std::string& path, VMoEModelConfig& config) {
+  // Meaning of null. For most settings it is the same as leaving them out; the reference treats a
+  // null `deterministic` of a router as false.
+  static const std::map<std::string, Json> kMeantByNull = {
+      {"capacity_multiple_of", 1}, {"representation_size", 0},      {"classes", 0},
+      {"num_classes", 0},          {"deterministic", kNoiseAlways}, {"head_bias_init", nullptr}};
   const SettingGroup& known = groups().at(path);
   Value::Object members;
   for (const Value::Member& member : given.members(path)) {

@@ -178,6 +178,13 @@ TEST(RouteOptions, CountsRowsOfCapacityBuffers) {
   EXPECT_EQ(rows(RouteOptions{.kind = RoutingKind::threshold}), 8.0);
 }
 
+TEST(RouteOptions, AThresholdReroutesNothing) {
+  RouteOptions options{.kept = {0}, .pruned = PrunedSelection::reroute};
+  EXPECT_TRUE(options.is_rerouted());
+  options.kind = RoutingKind::threshold;
+  EXPECT_FALSE(options.is_rerouted());
+}
+
 TEST(RouteOptions, KnowsWhetherTokensCompete) {
   EXPECT_FALSE(nn::is_batch_dependent(RouteOptions{}));
   EXPECT_TRUE(nn::is_batch_dependent(RouteOptions{.capacity = {.factor = 1.0}}));

@@ -174,7 +174,6 @@ TEST(RouteExpertChoice, GradientsEqualFiniteDifferences) {
       const RouteOptions by_rows{.kind = RoutingKind::expert_choice,
                                  .l = 3,
                                  .gate = gate,
-                                 .capacity = {.factor = 0.0},
                                  .group_size = 5,
                                  .kept = kept,
                                  .pruned = pruned};
@@ -182,10 +181,8 @@ TEST(RouteExpertChoice, GradientsEqualFiniteDifferences) {
         expect_gradients([&](const auto& in) { return route(in[0], by_rows).gate; }, {logits});
       }
       const RouteOptions by_capacity{.kind = RoutingKind::expert_choice,
-                                     .l = 0,
                                      .gate = gate,
                                      .capacity = {.factor = 0.9},
-                                     .group_size = 0,
                                      .kept = kept,
                                      .pruned = pruned};
       logits = randn({14, 4}, 24).set_requires_grad(true);
@@ -313,6 +310,12 @@ TEST(RouteExpertChoice, RefusesWrongInput) {
       EXPECT_NO_THROW(route(bad, without));
     }
   }
+}
+
+TEST(RouteExpertChoice, RefusesANegativeNumberOfTokensBesideACapacity) {
+  EXPECT_THROW(route(torch::zeros({8, 2}),
+                     {.kind = RoutingKind::expert_choice, .l = -1, .capacity = {.factor = 1.0}}),
+               Error);
 }
 
 TEST(RouteExpertChoice, RefusesAGateOfTokenChoice) {

@@ -403,5 +403,11 @@ TEST(GateNames, AreFoundAndMisspeltOnesRefused) {
   EXPECT_THROW(gate_from_name("softmax"), Error);
 }
 
+TEST(RouteTokenChoice, IgnoresTheNumberOfTokensAndRefusesTheGateOfExpertChoice) {
+  const at::Tensor logits = randn({9, 3}, 1);
+  expect_same_routing(route(logits, {.k = 2, .l = 1}), route(logits, {.k = 2}));
+  EXPECT_THROW(route(logits, {.k = 2, .gate = Gate::softmax_tokens}), Error);
+}
+
 }  // namespace
 }  // namespace moesaic

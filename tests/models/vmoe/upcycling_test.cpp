@@ -44,6 +44,10 @@ TEST(Upcycling, AGateOverAllExpertsWeighsThemByTheirProbability) {
   EXPECT_EQ(rule.gate, Gate::softmax_all);
   EXPECT_EQ(rule.k, 1);
   EXPECT_FALSE(torch::allclose(outputs(*mixture), outputs(dense)));
+  const torch::NoGradGuard no_grad;
+  const ModelOutput out = mixture->forward(randn({5, 1, 8, 8}, 2, torch::kFloat));
+  const nn::RoutingRecord& record = out.routings[0];
+  expect_close(combine_weights(record.routing).sum(1), record.logits_TE.softmax(1).amax(1), 1e-6);
 }
 
 TEST(Upcycling, NoiseIsRelativeToEachTensorAndTellsExpertsApart) {

@@ -69,7 +69,7 @@ Routing routing() {
 /// kernel writes the problems' sizes for the other.
 const Case kCases[] = {
     // Choose, scan, place.
-    {"TokenChoice", 3, 0, [] { return routes({.k = 2, .capacity_factor = 1.05}); }},
+    {"TokenChoice", 3, 0, [] { return routes({.k = 2, .capacity = {.factor = 1.05}}); }},
     // The list of kept experts comes first.
     {"TokenChoiceOfKept", 4, 0,
      [] {

@@ -9,7 +9,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
@@ -109,11 +108,11 @@ at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
   return make_generator(next_seed(random) + rank, random.device());
 }
 
-ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
-                                      const at::Generator& random) {
+std::optional<ExpertsOutput> MlpExpertsImpl::fused(const at::Tensor& x_Td, const Routing& routing,
+                                                   const at::Generator& random) {
   const bool drops = is_training() && options_.dropout > 0.0 && random.defined();
-  if (!is_int8_ && (options_.bfloat16 || drops)) return Experts::forward(x_Td, routing, random);
-  return {routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};
+  if (!is_int8_ && (options_.bfloat16 || drops)) return std::nullopt;
+  return ExpertsOutput{routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};
 }
 
 ExpertWeights MlpExpertsImpl::weights_for() {
@@ -138,27 +137,18 @@ void MlpExpertsImpl::use_int8() {
   is_int8_ = true;
 }
 
-ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+ExpertRows MlpExpertsImpl::compute(const at::Tensor& rows_Ad, const Routing& routing,
                                    const at::Generator& random) {
   if (is_int8_) fail("MlpExperts: int8 experts compute whole layers, on one process");
-  const auto type = x_Td.scalar_type();
-  const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
-  at::Tensor in_Ad = dispatch(x, routing).to(type);
   const at::Generator random_drops = drops(random);
-  at::Tensor rows_Ad;
-  if (random_drops.defined()) {  // No kernel drops hidden units.
-    const at::Tensor hidden_Am =
-        apply_activation(grouped_linear(in_Ad, routing.offsets, w1, b1), options_.activation);
-    rows_Ad =
-        grouped_linear(dropout(hidden_Am, options_.dropout, random_drops), routing.offsets, w2, b2);
-    rows_Ad = dropout(rows_Ad, options_.dropout, random_drops);
-  } else {
-    rows_Ad = grouped_mlp(in_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation);
+  if (!random_drops.defined()) {
+    return {grouped_mlp(rows_Ad, routing.offsets, {w1, b1, w2, b2}, options_.activation), {}};
   }
-  in_Ad.reset();  // The casts take memory.
-  // The gradient of a cast is cast too, which rounds it in the backward pass.
-  if (options_.bfloat16) rows_Ad = rows_Ad.to(at::kBFloat16).to(type);
-  return {rows_Ad, {}};
+  const at::Tensor hidden_Am =  // No kernel drops hidden units.
+      apply_activation(grouped_linear(rows_Ad, routing.offsets, w1, b1), options_.activation);
+  const at::Tensor y_Ad =
+      grouped_linear(dropout(hidden_Am, options_.dropout, random_drops), routing.offsets, w2, b2);
+  return {dropout(y_Ad, options_.dropout, random_drops), {}};
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {
@@ -167,9 +157,7 @@ ExpertsScript MlpExpertsImpl::script_source() const {
   const std::string loop = script::expert_loop_source(
       num_outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
       fmt::format("torch.addmm(b2, {}, w2)", activation));
-  return {.source = loop + fmt::format(kAllAtOnce, activation),
-          .mlp = options_.activation,
-          .bfloat16 = options_.bfloat16};
+  return {.source = loop + fmt::format(kAllAtOnce, activation), .mlp = options_.activation};
 }
 
 }  // namespace moesaic::nn

@@ -9,9 +9,18 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
 
 namespace moesaic::nn {
 namespace {
+
+/// Copies the inputs of tokens into the rows of their experts, [T, ...] -> [A, ...].
+at::Tensor dispatched(const at::Tensor& x, const Routing& routing, bool rounds) {
+  const at::Tensor x_Td = rounds ? x.flatten(1).to(at::kBFloat16) : x.flatten(1);
+  const at::Tensor rows_Ad = dispatch(x_Td, routing).to(x.scalar_type());
+  return x.dim() == 2 ? rows_Ad : rows_Ad.unflatten(1, x.sizes().slice(1));
+}
 
 void check_can_replace(const RouteOptions& rule) {
   if (rule.pruned == PrunedSelection::reroute) {
@@ -22,6 +31,32 @@ void check_can_replace(const RouteOptions& rule) {
 }
 
 }  // namespace
+
+ExpertRows expert_rows(Experts& experts, const at::Tensor& x, const Routing& routing,
+                       const at::Generator& random) {
+  const bool rounds = experts.rounds_to_bfloat16();
+  ExpertRows rows = experts.compute(dispatched(x, routing, rounds), routing, random);
+  // The casts take memory; by now the inputs have none. In backward the casts round gradients.
+  if (rounds) rows.outputs = rows.outputs.to(at::kBFloat16).to(x.scalar_type());
+  return rows;
+}
+
+ExpertsOutput combine_rows(const ExpertRows& rows, const Routing& routing) {
+  ExpertsOutput out{combine(rows.outputs, routing), {}};
+  if (rows.embeddings.defined()) {
+    Routing without_gates = routing;
+    without_gates.gate = at::ones_like(routing.gate);
+    out.embedding_Td = combine(rows.embeddings, without_gates);
+  }
+  return out;
+}
+
+ExpertsOutput mixture(Experts& experts, const at::Tensor& x, const Routing& routing,
+                      const at::Generator& random) {
+  std::optional<ExpertsOutput> fused = experts.fused(x, routing, random);
+  return fused ? *std::move(fused)
+               : combine_rows(expert_rows(experts, x, routing, random), routing);
+}
 
 MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
     : MoELayerImpl(options, make_generator(seed)) {}
@@ -64,14 +99,15 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
-  // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random, experts->needs_whole_batch());
   if (!merged_into.empty()) {
     record.routing =
         routing_to_merged(router->route_to_all(record), merged_slots(), experts->num_experts());
   }
   if (observer_) observer_(record, experts_input);
-  ExpertsOutput computed = experts->run(experts_input, record, random);
+  ExpertsOutput computed =
+      experts->mesh() ? shared_mixture(experts_input, record, random)
+                      : mixture(*experts, experts_input, record.local_rows(record.routing), random);
   if (replacement_outputs.defined()) computed.y_To = computed.y_To + replacement_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }

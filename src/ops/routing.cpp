@@ -28,6 +28,11 @@ Routing routing_to_one_expert(int64_t tokens, at::Device device) {
   return routing;
 }
 
+Routing routing_of_rows(const Routing& routing) {
+  return {.offsets = routing.offsets,
+          .token = at::arange(routing.max_rows(), routing.token.options())};
+}
+
 at::Tensor row_experts(const Routing& routing) {
   const at::Tensor row = at::arange(routing.max_rows(), routing.offsets.options());
   // LibTorch knows no shape of searchsorted.

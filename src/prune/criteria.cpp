@@ -260,7 +260,7 @@ ExpertStatisticsMeter::ExpertStatisticsMeter(const Model& model) : blocks_(model
           const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
           statistics.tokens += record.routing.num_tokens();
           add_choices(record, ids_K, into, statistics);
-          add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, statistics);
+          add_rows(record, expert_rows(*experts, inputs, record.routing, {}), ids_K, statistics);
         });
   }
 }

@@ -55,7 +55,7 @@ Row experts_row() {
   };
   const auto own = [&] {
     const Tensor y_Td =
-        experts.ptr()->forward(nn::patches_of(map, 1).flatten(0, 1), routing, {}).y_To;
+        nn::mixture(*experts, nn::patches_of(map, 1).flatten(0, 1), routing, {}).y_To;
     return gradient(y_Td.view({kImages, kSide, kSide, -1}).permute({0, 3, 1, 2}));
   };
   const auto peer = [&] { return gradient(masked_maps(*experts, map, weights)); };

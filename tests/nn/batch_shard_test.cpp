@@ -84,7 +84,7 @@ TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
                                               .l = 2,
                                               .gate = Gate::softmax_tokens,
                                               .group_size = 4});
-    return experts->forward(x_Td, routing, {}).y_To;
+    return nn::mixture(*experts, x_Td, routing, {}).y_To;
   };
   nn::MapExperts whole(options, nn::make_generator(3));
   whole->to(at::kDouble);
@@ -114,7 +114,7 @@ TEST(DataParallelModule, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
   const auto output = [&](nn::ImageExperts& experts, const at::Tensor& images,
                           const at::Tensor& logits_TE) {
     const Routing routing = route(logits_TE, {.k = 1});
-    return experts.ptr()->forward(images, routing, {}).y_To;
+    return nn::mixture(*experts, images, routing, {}).y_To;
   };
   nn::ImageExperts whole("resnet18", 2, options, nn::make_generator(5));
   whole->to(at::kDouble);

@@ -3,6 +3,7 @@
 
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
@@ -40,8 +41,8 @@ TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
     const Routing routing =
         route(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity = {.factor = 0.5}});
     const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
-    expect_close(experts->forward(x, routing, nn::make_generator(4)).y_To,
-                 experts->forward(x, routing, {}).y_To, 1e-5);
+    expect_close(nn::mixture(*experts, x, routing, nn::make_generator(4)).y_To,
+                 nn::mixture(*experts, x, routing, {}).y_To, 1e-5);
   }
 }
 
@@ -51,10 +52,11 @@ TEST(Dropout, ExpertsDropInTrainingOnly) {
       nn::make_generator(1));
   const Routing routing = route(randn({9, 3}, 2, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({9, 4}, 3, torch::kFloat);
-  const at::Tensor plain = experts->forward(x, routing, {}).y_To;
-  EXPECT_FALSE(torch::allclose(experts->forward(x, routing, nn::make_generator(4)).y_To, plain));
+  const at::Tensor plain = nn::mixture(*experts, x, routing, {}).y_To;
+  EXPECT_FALSE(
+      torch::allclose(nn::mixture(*experts, x, routing, nn::make_generator(4)).y_To, plain));
   experts->eval();
-  EXPECT_TRUE(torch::equal(experts->forward(x, routing, nn::make_generator(4)).y_To, plain));
+  EXPECT_TRUE(torch::equal(nn::mixture(*experts, x, routing, nn::make_generator(4)).y_To, plain));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <vector>
 
-#include "moesaic/nn/experts.h"
+#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/route.h"
 #include "support/tensors.h"
 
@@ -72,12 +72,12 @@ inline double magnitude(const nn::Experts& experts, int64_t slot) {
 inline void check_keep(nn::Experts& experts, const at::Tensor& x) {
   const at::Tensor logits = randn({kTokens, kExperts}, 2);
   const Routing all = route(logits, {.k = 1});
-  const at::Tensor before = experts.forward(x, all, {}).y_To.detach();
+  const at::Tensor before = nn::mixture(experts, x, all, {}).y_To.detach();
   const std::array norms = {magnitude(experts, 0), magnitude(experts, 2)};
   experts.keep({0, 2});
   EXPECT_EQ(experts.num_experts(), 2);
   const Routing left = route(logits, {.k = 1, .kept = {0, 2}});
-  const at::Tensor after = experts.forward(x, left, {}).y_To;
+  const at::Tensor after = nn::mixture(experts, x, left, {}).y_To;
   const at::Tensor lost = all.choice.squeeze(1).eq(1).view({-1, 1});
   ASSERT_GT(lost.sum().item<int64_t>(), 0);
   expect_close(after, before.masked_fill(lost, 0.0), 1e-12);

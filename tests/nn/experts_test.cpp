@@ -30,6 +30,52 @@ TEST(Experts, SplitAnyRowsAndLeaveZerosBehindThem) {
   EXPECT_FALSE(found.embeddings.defined());
 }
 
+/// A kind that the library does not know: an expert multiplies its inputs by a number.
+class Factors : public nn::Experts {
+ public:
+  explicit Factors(int64_t experts) {
+    factor_K = register_parameter("factor", torch::arange(1, experts + 1, torch::kDouble));
+  }
+
+  nn::ExpertRows compute(const at::Tensor& rows_APd, const Routing& routing,
+                         const at::Generator&) override {
+    return nn::for_each_expert(rows_APd, routing, [&](int64_t slot, const at::Tensor& own_RPd) {
+      return nn::ExpertRows{own_RPd.flatten(1) * factor_K[slot]};
+    });
+  }
+  /// Multiplies a token by the sum of its gates times numbers.
+  std::optional<nn::ExpertsOutput> fused(const at::Tensor& x_TPd, const Routing& routing,
+                                         const at::Generator&) override {
+    if (is_training()) return std::nullopt;
+    ++num_fused;
+    const at::Tensor factor_T1 = combine_weights(routing).mm(factor_K.unsqueeze(1));
+    return nn::ExpertsOutput{x_TPd.flatten(1) * factor_T1, {}};
+  }
+  int64_t num_experts() const override { return factor_K.size(0); }
+  int64_t num_outputs() const override { return 6; }
+  double flops_per_row() const override { return 6.0; }
+  nn::ExpertMatrices matrices(int64_t, const nn::ParameterReader&) const override { return {}; }
+
+  at::Tensor factor_K;
+  int num_fused = 0;
+};
+
+TEST(Experts, OfAnUnknownKindRunInALayerByRowsOrFused) {
+  const auto experts = std::make_shared<Factors>(kExperts);
+  nn::RouterOptions router{.width = 4, .num_experts = kExperts};
+  router.rule = RouteOptions{.k = 2};
+  nn::MoELayer layer(router, experts, nn::make_generator(1));
+  layer->to(torch::kDouble);
+  const at::Tensor x_Td = randn({kTokens, 4}, 2), x_TPd = randn({kTokens, 2, 3}, 3);
+  const at::Tensor by_rows = layer->forward(x_Td, x_TPd, {}).y_Td;
+  EXPECT_EQ(experts->num_fused, 0);
+  by_rows.sum().backward();
+  EXPECT_EQ(experts->factor_K.grad().sizes(), experts->factor_K.sizes());
+  layer->eval();
+  expect_close(layer->forward(x_Td, x_TPd, {}).y_Td, by_rows, 1e-12);
+  EXPECT_EQ(experts->num_fused, 1);
+}
+
 TEST(MlpExperts, AreTwoLayersByLoops) {
   for (const bool bfloat16 : {false, true}) {
     nn::MlpExperts experts(
@@ -43,7 +89,10 @@ TEST(MlpExperts, AreTwoLayersByLoops) {
       const at::Tensor hidden = at::gelu(experts->w1[e].t().mv(x[t]) + experts->b1[e], "tanh");
       return experts->w2[e].t().mv(hidden) + experts->b2[e];
     });
-    expect_close(experts->forward(x, routing, {}).y_To, wanted, bfloat16 ? 2e-2 : 1e-9);
+    const at::Tensor found = nn::mixture(*experts, x, routing, {}).y_To;
+    expect_close(found, wanted, bfloat16 ? 2e-2 : 1e-9);
+    const nn::ExpertRows rows = nn::expert_rows(*experts, x, routing, {});
+    expect_close(nn::combine_rows(rows, routing).y_To, found, 1e-12);
   }
 }
 

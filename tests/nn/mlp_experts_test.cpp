@@ -2,6 +2,7 @@
 #include "moesaic/nn/mlp_experts.h"
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/route.h"
@@ -77,12 +78,12 @@ TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
   const auto compute = [&] {
     const torch::NoGradGuard no_grad;
     const Autocast autocast(type_ == torch::kFloat ? "float32" : "bfloat16", at::kCPU);
-    return experts->forward(x, routing, {}).y_To;
+    return mixture(*experts, x, routing, {}).y_To;
   };
   const at::Tensor first = compute();
   EXPECT_TRUE(torch::equal(compute(), first));
   EXPECT_TRUE(torch::equal(compute(), first));
-  experts->forward(x, routing, {}).y_To.sum().backward();
+  mixture(*experts, x, routing, {}).y_To.sum().backward();
   {
     const torch::NoGradGuard no_grad;
     experts->w2.zero_();
@@ -102,16 +103,16 @@ TEST(MlpExpertsTest, ComputeInInt8WithoutGradientsAndFollowTheirWeights) {
   const Routing routing = route(randn({20, 3}, 5, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({20, 8}, 6, torch::kFloat);
   experts->use_int8();
-  EXPECT_THROW(experts->forward(x, routing, {}), Error);
+  EXPECT_THROW(mixture(*experts, x, routing, {}), Error);
   const torch::NoGradGuard no_grad;
   for (int i = 0; i < 2; ++i) {
     const ExpertWeights own =
         quantise_experts({experts->w1, experts->b1, experts->w2, experts->b2});
-    EXPECT_TRUE(torch::equal(experts->forward(x, routing, {}).y_To,
+    EXPECT_TRUE(torch::equal(mixture(*experts, x, routing, {}).y_To,
                              routed_mlp(x, routing, own, Activation::gelu_tanh)));
     experts->w1.mul_(2);
   }
-  EXPECT_THROW(experts->compute(x, routing, {}), Error);
+  EXPECT_THROW(expert_rows(*experts, x, routing, {}), Error);
 }
 
 }  // namespace

@@ -96,6 +96,15 @@ TEST(IndexOn, ListsTheIds) {
   EXPECT_TRUE(index_on(at::kMeta, {1, 2, 5}).is_meta());
 }
 
+TEST(RoutingOfRows, HasEachRowOnce) {
+  Routing routing;
+  routing.offsets = torch::tensor({0, 2, 3}, torch::kInt);
+  routing.token = torch::tensor({4, 7, 4, 0}, torch::kInt);
+  const Routing found = routing_of_rows(routing);
+  EXPECT_TRUE(torch::equal(found.offsets, routing.offsets));
+  EXPECT_TRUE(torch::equal(found.token, torch::arange(4, torch::kInt)));
+}
+
 TEST(RoutingToOneExpert, HasEveryToken) {
   for (const int32_t tokens : {0, 1, 7}) {
     const Routing routing = routing_to_one_expert(tokens, at::kCPU);

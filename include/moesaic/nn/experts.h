@@ -39,13 +39,11 @@ struct ExpertMatrices {
   std::vector<at::Tensor> others;  ///< All other weights.
 };
 
-struct RoutingRecord;  // nn/router.h
-
 /// How experts can be sharded among the processes of a group, see Experts::shard().
 enum class ExpertParallel {
   none,        ///< Not at all.
-  all_to_all,  ///< compute() of an expert depends on its rows alone.
-  all_gather   ///< forward() has the outputs of the experts beside each other, in their order.
+  all_to_all,  ///< compute() depends on rows and offsets alone, expert by expert.
+  all_gather   ///< mixture() has the outputs of the experts beside each other, in their order.
 };
 
 /// TorchScript form of experts.
@@ -53,30 +51,33 @@ struct ExpertsScript {
   std::string source;                  ///< Methods, see script::make_experts().
   bool has_mix = false;                ///< Whether it has mix() in place of one_by_one().
   std::optional<Activation> mlp = {};  ///< Activation of float MLPs, which have all_at_once().
-  bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
   /// Buffers in place of the experts' parameters and buffers; empty: those.
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};
 };
 
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.
 ///
-/// The experts' inputs may differ from the router's: `x` holds an input of any shape for each of
-/// the T tokens, [T, ...]. A row without an expert (past the last offset) is zero.
+/// The experts' inputs may differ from the router's: the layer gets an input of any shape for each
+/// of the T tokens, [T, ...]. A row without an expert (past the last offset) is zero.
 class Experts : public torch::nn::Module {
  public:
-  /// Runs dispatch, compute() and combine. Random numbers of training are drawn from `random`;
+  /// Computes dispatched rows [A, ...] -> [A, o]: those from routing.offsets[e] to
+  /// routing.offsets[e + 1] are of expert e. Random numbers of training are drawn from `random`;
   /// nothing is drawn where it is undefined.
-  virtual ExpertsOutput forward(const at::Tensor& x, const Routing& routing,
-                                const at::Generator& random);
-
-  /// Computes the rows: row r of expert e is its output for the input of token routing.token[r].
-  virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
+  virtual ExpertRows compute(const at::Tensor& rows, const Routing& routing,
                              const at::Generator& random) = 0;
 
-  /// Runs forward() on the tokens x [T, ...] of this process of those that the record routes. Where
-  /// processes share the experts, see shard(), rows are sent to the process of their expert,
-  /// computed there and sent back; embeddings are then undefined in training.
-  ExpertsOutput run(const at::Tensor& x, const RoutingRecord& record, const at::Generator& random);
+  /// Computes at once what dispatch, compute() and combine make of the inputs x [T, ...], for kinds
+  /// that have a faster way. Returns nothing where the layer is to run those three.
+  virtual std::optional<ExpertsOutput> fused(const at::Tensor& /*x*/, const Routing& /*routing*/,
+                                             const at::Generator& /*random*/) {
+    return std::nullopt;
+  }
+
+  /// Returns whether inputs are rounded to bfloat16 before dispatch and outputs before combine; in
+  /// backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum of
+  /// these. All arithmetic keeps its own type.
+  virtual bool rounds_to_bfloat16() const { return false; }
 
   /// Returns how the experts can be sharded among processes.
   virtual ExpertParallel expert_parallel() const { return ExpertParallel::none; }
@@ -90,8 +91,10 @@ class Experts : public torch::nn::Module {
   void unshard();
   /// Returns the processes that share the experts, null: none.
   const std::shared_ptr<const ProcessMesh>& mesh() const { return mesh_; }
-  /// Returns whether run() takes records of whole batches only.
-  bool needs_whole_batch() const;
+  /// Returns whether shared experts need records of whole batches.
+  bool needs_whole_batch() const {
+    return mesh_ && expert_parallel() == ExpertParallel::all_gather;
+  }
   /// Returns whether each expert has parameters of its own, such as "3.conv.weight", instead of a
   /// slice of stacked ones.
   virtual bool has_expert_names() const { return false; }
@@ -109,7 +112,7 @@ class Experts : public torch::nn::Module {
 
   /// Returns the number of elements of an expert's output for a row, o.
   virtual int64_t num_outputs() const = 0;
-  /// Returns the number of elements that forward() returns for a token.
+  /// Returns the number of elements of the mixture for a token.
   virtual int64_t num_token_outputs() const { return num_outputs(); }
 
   /// Returns the FLOPs of one row: multiplications and additions of its matrix products.
@@ -118,9 +121,8 @@ class Experts : public torch::nn::Module {
   /// Returns the weights of the expert in this slot.
   virtual ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const = 0;
 
-  /// Rounds the weights to int8 for all later calls of forward(), which are without gradients and
-  /// on one process, see quantise_experts(). Throws Error (usage) where a kind, processor or device
-  /// cannot.
+  /// Rounds the weights to int8 for all later calls, without gradients and on one process, see
+  /// quantise_experts(). Throws Error (usage) where a kind, processor or device cannot.
   virtual void use_int8();
 
   /// Returns the experts in TorchScript. Throws Error where a kind has no such form.

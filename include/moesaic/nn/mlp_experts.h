@@ -35,7 +35,7 @@ struct MlpExpertsOptions {
   int64_t width = 0;        ///< Width of a token, d.
   int64_t hidden = 0;       ///< Hidden width, m.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;     ///< Rounds the experts' inputs and outputs to bfloat16.
+  bool bfloat16 = false;     ///< See rounds_to_bfloat16(), which use_int8() ends.
   double dropout = 0.0;      ///< Rate for hidden units and outputs in training.
   bool shared_init = false;  ///< All experts start from the same draw.
 };
@@ -47,17 +47,14 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   /// Draws the initial values from `generator`.
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
-  /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped. Without
+  /// Computes x_Td [T, d] -> [T, d] in one operator where nothing is rounded or dropped. Without
   /// gradients and on the CPU, weights are kept packed from the second call on, in the precision of
   /// autocast if there is one: a copy that a call with gradients frees.
-  ///
-  /// With `bfloat16`, tokens are rounded before dispatch and the experts' outputs before combine;
-  /// in backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum
-  /// of these. All arithmetic keeps its own type. use_int8() leaves that rounding out.
-  ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
-                        const at::Generator& random) override;
-  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+  std::optional<ExpertsOutput> fused(const at::Tensor& x_Td, const Routing& routing,
+                                     const at::Generator& random) override;
+  ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
                      const at::Generator& random) override;
+  bool rounds_to_bfloat16() const override { return options_.bfloat16 && !is_int8_; }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t num_experts() const override { return w1.size(0); }
   int64_t num_outputs() const override { return w2.size(2); }

@@ -14,7 +14,7 @@ struct MoELayerOptions {
   /// Number of ensemble members, M, each of which uses E / M experts, see RouterOptions.
   int64_t num_members = 1;
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;          ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
+  bool bfloat16 = false;          ///< Rounds inputs and outputs, see Experts::rounds_to_bfloat16().
   double dropout = 0.0;           ///< Dropout rate of the experts in training.
   bool shared_init = false;       ///< See MlpExpertsOptions.
   RouteOptions rule;              ///< `kept` names the experts that exist; empty means all.
@@ -37,6 +37,15 @@ using RoutingObserver =
 /// Name of MoELayerImpl::replacement_outputs in state dicts; older checkpoints have it, so it
 /// stays.
 inline constexpr const char* kReplacementOutputsKey = "stand_in";
+
+/// Dispatches the inputs x [T, ...] of a routing's tokens and computes their rows.
+ExpertRows expert_rows(Experts& experts, const at::Tensor& x, const Routing& routing,
+                       const at::Generator& random);
+/// Combines the rows: outputs with their gates, embeddings without.
+ExpertsOutput combine_rows(const ExpertRows& rows, const Routing& routing);
+/// Runs Experts::fused() on the inputs x [T, ...], or else dispatch, compute() and combine.
+ExpertsOutput mixture(Experts& experts, const at::Tensor& x, const Routing& routing,
+                      const at::Generator& random);
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
@@ -109,6 +118,9 @@ class MoELayerImpl : public torch::nn::Module {
   std::vector<int64_t> merged_into;
 
  private:
+  /// Returns mixture() where processes share the experts; embeddings are undefined in training.
+  ExpertsOutput shared_mixture(const at::Tensor& x, const RoutingRecord& record,
+                               const at::Generator& random) const;
   at::Tensor replacement_of(const RoutingRecord& record) const;
 
   RoutingObserver observer_;

@@ -53,6 +53,9 @@ at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids);
 /// tokens.
 Routing routing_to_one_expert(int64_t tokens, at::Device device);
 
+/// Returns the routing of dispatched rows, each a token of its own: offsets and tokens.
+Routing routing_of_rows(const Routing& routing);
+
 /// Returns the expert that computes each row of the buffer: [A] int64; K for unused rows.
 at::Tensor row_experts(const Routing& routing);
 

@@ -25,9 +25,17 @@ class FilterExpertsImpl : public Experts {
   FilterExpertsImpl(const ClusterMoEConfig& config, int64_t experts,
                     const at::Generator& generator);
 
-  /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
-  ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
-                     const at::Generator& random) override;
+  /// Computes x_TPd [T, P, d] -> [T, C] by an operator that dispatches.
+  std::optional<ExpertsOutput> fused(const at::Tensor& x_TPd, const Routing& routing,
+                                     const at::Generator&) override {
+    return combine_rows(rows_of(x_TPd, routing), routing);
+  }
+  ExpertRows compute(const at::Tensor& rows_APd, const Routing& routing,
+                     const at::Generator&) override {
+    return rows_of(rows_APd, routing_of_rows(routing));
+  }
+  /// Returns the outputs [A, C] of the routing's rows.
+  ExpertRows rows_of(const at::Tensor& x_TPd, const Routing& routing) const;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return num_outputs_; }
@@ -56,9 +64,9 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
                    const at::Generator& generator);
 
-  /// Computes images_TCHW [T, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits for
-  /// the offsets on the host; an expert without images is not computed.
-  ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
+  /// Computes images rows_ACHW [A, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits
+  /// for the offsets on the host; an expert without images is not computed.
+  ExpertRows compute(const at::Tensor& rows_ACHW, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   bool has_expert_names() const override { return true; }

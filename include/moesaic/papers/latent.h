@@ -34,7 +34,7 @@ class ShallowExpertsImpl : public Experts {
   /// Returns new first layers, uniform on the sphere, and a = +-1 (Algorithm 1).
   Neurons draw_neurons(const at::Generator& generator) const;
 
-  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+  ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
                      const at::Generator& random) override;
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }

@@ -24,9 +24,17 @@ class PatchExpertsImpl : public Experts {
   /// Draws the initial values from `generator`.
   PatchExpertsImpl(const PMoEConfig& config, const at::Generator& generator);
 
-  /// Computes patches x_Td [T, d] -> [A, o].
-  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
-                     const at::Generator& random) override;
+  /// Computes patches x_Td [T, d] -> [T, o] by an operator that dispatches.
+  std::optional<ExpertsOutput> fused(const at::Tensor& x_Td, const Routing& routing,
+                                     const at::Generator&) override {
+    return combine_rows(rows_of(x_Td, routing), routing);
+  }
+  ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
+                     const at::Generator&) override {
+    return rows_of(rows_Ad, routing_of_rows(routing));
+  }
+  /// Returns the outputs [A, o] of the routing's rows.
+  ExpertRows rows_of(const at::Tensor& x_Td, const Routing& routing) const;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return a.size(2); }
@@ -73,11 +81,11 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator);
 
   /// Computes patches x_Td [T, C p p] -> the experts' maps side by side, [T, K o p p].
-  ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
-                        const at::Generator& random) override;
+  std::optional<ExpertsOutput> fused(const at::Tensor& x_Td, const Routing& routing,
+                                     const at::Generator& random) override;
   /// Computes what each selected patch, times its gate and by the running statistics, adds to the
   /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
-  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+  ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
                      const at::Generator& random) override;
   int64_t num_experts() const override { return w.size(0); }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
@@ -106,7 +114,7 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
     at::Tensor mean, var;
   };
   /// Returns the selected patches times their gates, [K, R, C, p p].
-  at::Tensor gated_rows(const at::Tensor& x_Td, const Routing& routing) const;
+  at::Tensor gated_rows(const at::Tensor& rows_Ad, const Routing& routing) const;
   /// Returns the statistics of maps of `images` images; training updates the running ones.
   Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
   /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected

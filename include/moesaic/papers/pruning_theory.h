@@ -19,8 +19,8 @@ class PatternExpertsImpl : public Experts {
   PatternExpertsImpl(int64_t experts, int64_t patterns, int64_t hidden, double std,
                      const at::Generator& generator);
 
-  /// Computes tokens x_T1 [T, 1] -> [A, 1].
-  ExpertRows compute(const at::Tensor& x_T1, const Routing& routing,
+  /// Computes tokens rows_A1 [A, 1] -> [A, 1].
+  ExpertRows compute(const at::Tensor& rows_A1, const Routing& routing,
                      const at::Generator& random) override;
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return 1; }

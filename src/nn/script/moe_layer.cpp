@@ -386,8 +386,9 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
   const std::string room = is_python ? room_of_expert(layer) : std::string();
   if (experts.has_mix)
     return room + fmt::format(kMixed, room.empty() ? "" : ", self.room(x.size(0))");
-  const std::string rounded =
-      experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
+  const std::string rounded = layer.experts->rounds_to_bfloat16()
+                                  ? fmt::format(kRounded, static_cast<int>(at::kBFloat16))
+                                  : std::string();
   if (selects_rows(layer, experts, dialect)) {
     const RouteOptions rule = layer.router->evaluation_rule();
     const std::string logits = rule.is_rerouted() ? columns_of("logits", rule.kept) : "logits";

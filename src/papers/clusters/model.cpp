@@ -10,7 +10,6 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/filter_experts.h"
 #include "moesaic/parallel/process_group.h"
 
@@ -38,11 +37,8 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
   }
 }
 
-ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
+ExpertRows ImageExpertsImpl::compute(const at::Tensor& rows_ACHW, const Routing& routing,
                                      const at::Generator&) {
-  std::vector<int64_t> shape = images_TCHW.sizes().vec();
-  shape[0] = routing.max_rows();
-  const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
   at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({num_experts()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
@@ -135,8 +131,7 @@ FilterExpertsImpl::FilterExpertsImpl(const ClusterMoEConfig& config, int64_t exp
   }
 }
 
-ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
-                                      const at::Generator&) {
+ExpertRows FilterExpertsImpl::rows_of(const at::Tensor& x_TPd, const Routing& routing) const {
   const NoAutocastGuard no_autocast;
   const at::Tensor bias =
       b.defined() ? b : at::zeros({num_experts(), w.size(2)}, w.options().requires_grad(false));

@@ -9,7 +9,6 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/dispatch.h"
 
 namespace moesaic::nn {
 namespace {
@@ -75,10 +74,10 @@ at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) 
   return hidden.mv(a[slot]) / static_cast<double>(w.size(1));
 }
 
-ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+ExpertRows ShallowExpertsImpl::compute(const at::Tensor& rows_Ad, const Routing& routing,
                                        const at::Generator&) {
   const NoAutocastGuard no_autocast;
-  const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
+  const at::Tensor x_Ad = rows_Ad.to(w.scalar_type());
   if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
   return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {
     return ExpertRows{outputs_of(own, slot).unsqueeze(1)};

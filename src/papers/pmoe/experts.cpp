@@ -127,7 +127,7 @@ MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Gener
   running_var = register_buffer("running_var", at::ones({experts, channels}));
 }
 
-at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& routing) const {
+at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& rows_Ad, const Routing& routing) const {
   if (routing.max_rows() % routing.num_experts() != 0 ||
       routing.num_tokens() % options_.num_patches() != 0) {
     fail(
@@ -135,9 +135,8 @@ at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& rou
         "needed",
         options_.num_patches());
   }
-  const at::Tensor rows_Ad = dispatch(x_Td, routing) * routing.gate.unsqueeze(1);
-  return rows_Ad.view(
-      {routing.num_experts(), -1, options_.channels, options_.patch * options_.patch});
+  return (rows_Ad * routing.gate.unsqueeze(1))
+      .view({routing.num_experts(), -1, options_.channels, options_.patch * options_.patch});
 }
 
 MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
@@ -186,25 +185,25 @@ at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
       .permute({1, 0, 3, 4, 2});
 }
 
-ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
-                                      const at::Generator&) {
+std::optional<ExpertsOutput> MapExpertsImpl::fused(const at::Tensor& x_Td, const Routing& routing,
+                                                   const at::Generator&) {
   const int64_t images = routing.num_tokens() / options_.num_patches(), experts = num_experts();
   const int64_t side = options_.side, patch = options_.patch, each = side / patch;
-  const at::Tensor rows_KRCp = gated_rows(x_Td, routing);
+  const at::Tensor rows_KRCp = gated_rows(dispatch(x_Td, routing), routing);
   const Activations active = activate(rows_KRCp, statistics(rows_KRCp, images));
   const at::Tensor rest_map = convolve_rest(active.rest_KC, w, b, options_);
   const at::Tensor maps_BKSSo = add_windows(convolve(active.more_KRCp), routing, images, options_) +
                                 rest_map.permute({0, 1, 3, 4, 2});
-  ExpertsOutput out;
-  out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.num_outputs})
-                 .permute({0, 2, 4, 1, 6, 3, 5})
-                 .reshape({routing.num_tokens(), experts * options_.num_outputs * patch * patch});
-  return out;
+  return ExpertsOutput{
+      maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.num_outputs})
+          .permute({0, 2, 4, 1, 6, 3, 5})
+          .reshape({routing.num_tokens(), experts * options_.num_outputs * patch * patch}),
+      {}};
 }
 
-ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+ExpertRows MapExpertsImpl::compute(const at::Tensor& rows_Ad, const Routing& routing,
                                    const at::Generator&) {
-  const Activations active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
+  const Activations active = activate(gated_rows(rows_Ad, routing), {running_mean, running_var});
   const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
   return {.outputs =
               windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), num_outputs()}),
@@ -236,8 +235,7 @@ PatchExpertsImpl::PatchExpertsImpl(const PMoEConfig& config, const at::Generator
       "a", config.is_output_by_class() ? weights_by_class(a) : a.normal_(0.0, 1.0, generator));
 }
 
-ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
-                                     const at::Generator&) {
+ExpertRows PatchExpertsImpl::rows_of(const at::Tensor& x_Td, const Routing& routing) const {
   const NoAutocastGuard no_autocast;
   const int64_t hidden = w.size(2);
   const at::Tensor no_bias = at::zeros({num_experts(), hidden}, w.options().requires_grad(false));

@@ -5,7 +5,6 @@
 
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/dispatch.h"
 
 namespace moesaic::nn {
 
@@ -17,12 +16,11 @@ PatternExpertsImpl::PatternExpertsImpl(int64_t experts, int64_t patterns, int64_
   sign.narrow(0, experts / 2, experts - experts / 2).fill_(-1.0);
 }
 
-ExpertRows PatternExpertsImpl::compute(const at::Tensor& x_T1, const Routing& routing,
+ExpertRows PatternExpertsImpl::compute(const at::Tensor& rows_A1, const Routing& routing,
                                        const at::Generator&) {
   const at::Tensor expert_A = row_experts(routing), unused_A = expert_A.eq(routing.num_experts());
   const at::Tensor slot_A = expert_A.masked_fill(unused_A, 0);
-  const at::Tensor pattern_A = dispatch(x_T1, routing).squeeze(1).to(at::kLong);
-  const at::Tensor sums_A = w.index({slot_A, pattern_A}).relu().sum({1});
+  const at::Tensor sums_A = w.index({slot_A, rows_A1.squeeze(1).to(at::kLong)}).relu().sum({1});
   const at::Tensor outputs_A = (sums_A * sign.index({slot_A})).masked_fill(unused_A, 0.0);
   return {outputs_A.unsqueeze(1), {}};
 }

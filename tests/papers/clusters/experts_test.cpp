@@ -30,9 +30,11 @@ TEST(FilterExperts, AreSumsOverPatchesAndFiltersByLoops) {
     }
     return sums;
   });
-  const nn::ExpertsOutput found = experts->forward(x, routing, {});
+  const nn::ExpertsOutput found = nn::mixture(*experts, x, routing, {});
   expect_close(found.y_To, wanted, 1e-9);
   EXPECT_FALSE(found.embedding_Td.defined());
+  const nn::ExpertRows rows = nn::expert_rows(*experts, x, routing, {});
+  expect_close(nn::combine_rows(rows, routing).y_To, wanted, 1e-9);
 }
 
 TEST(FilterExperts, CountWhatTheyCostAndWeigh) {
@@ -83,7 +85,7 @@ TEST(ImageExperts, AreConvolutionalNetworksByLoops) {
     return pooled(convolved(first, of["second.weight"], of["second.bias"])).flatten();
   };
   const at::Tensor weights = combine_weights(routing);
-  const nn::ExpertsOutput found = experts->forward(x, routing, {});
+  const nn::ExpertsOutput found = nn::mixture(*experts, x, routing, {});
   expect_close(found.y_To,
                by_loops(weights,
                         [&](int64_t t, int64_t e) {
@@ -121,7 +123,7 @@ TEST(ImageExperts, RowsOfNobodyAreZero) {
   const at::Tensor logits = torch::zeros({kTokens, kExperts + 1}, torch::kDouble);
   logits.select(1, kExperts).fill_(1.0);  // all choose an expert that is not there
   const Routing routing = route(logits, {.k = 1, .kept = {0, 1, 2}});
-  const nn::ExpertsOutput found = experts->forward(x, routing, {});
+  const nn::ExpertsOutput found = nn::mixture(*experts, x, routing, {});
   EXPECT_TRUE(torch::equal(found.y_To, torch::zeros({kTokens, 3}, torch::kDouble)));
   EXPECT_EQ(found.embedding_Td.abs().max().item<double>(), 0.0);
 }

@@ -58,7 +58,7 @@ TEST_P(ShallowExpertsOf, RowsAreOutputsOfTheirExpertsAndZeroWithoutOne) {
   routing.gate = torch::tensor({1, 1, 1, 1, 1, 0}, torch::kFloat);
   routing.token_offsets = torch::tensor({0, 1, 3, 3, 3, 4, 5}, torch::kInt);
   routing.token_row = torch::tensor({2, 0, 3, 1, 4, 0}, torch::kInt);
-  const Tensor found = experts->compute(x_Td, routing, {}).outputs;
+  const Tensor found = expert_rows(*experts, x_Td, routing, {}).outputs;
   ASSERT_EQ(found.sizes(), at::IntArrayRef({6, 1}));
   const int64_t expert[] = {0, 0, 2, 2, 2}, token[] = {1, 4, 0, 1, 5};
   for (int64_t r = 0; r < 5; ++r) {

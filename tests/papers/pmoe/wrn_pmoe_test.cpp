@@ -140,7 +140,7 @@ TEST(WrnPMoE, RunningStatisticsAreOfTheWholeMap) {
   for (Tensor* tensor : {&model->experts->running_mean, &model->experts->running_var}) {
     tensor->fill_(1.0);
   }
-  model->experts.ptr()->forward(nn::patches_of(map, 2).flatten(0, 1), routing, {});
+  nn::mixture(*model->experts, nn::patches_of(map, 2).flatten(0, 1), routing, {});
   for (int64_t e = 0; e < 4; ++e) {
     const Tensor gate = weights.select(3, e).repeat_interleave(2, 1).repeat_interleave(2, 2);
     const Tensor seen = (map * gate.unsqueeze(1)).transpose(0, 1).flatten(1);

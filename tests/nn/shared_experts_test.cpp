@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers whose experts processes share, in float64: outputs, gradients and running statistics are
 // those of one process.
-#include "moesaic/nn/experts.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -124,6 +122,27 @@ TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
   expect_same_as_whole(given, 4, 2);
   given.experts_input.mutable_grad() = at::Tensor();
   expect_same_as_whole(given, 4, 4);
+}
+
+TEST(SharedExperts, FiltersComputeTheRowsOfOtherProcesses) {
+  SharedLayerCase given;
+  given.make = [] {
+    nn::RouterOptions router{.width = 3, .num_experts = 4};
+    router.rule = RouteOptions{.k = 2};
+    const ClusterMoEConfig config{
+        .num_patches = 2, .width = 3, .num_filters = 6, .init_scale = 1.0};
+    const nn::FilterExperts experts(config, 4, nn::make_generator(7));
+    nn::MoELayer layer(router, experts.ptr(), nn::make_generator(8));
+    layer->to(at::kDouble);
+    return layer;
+  };
+  torch::manual_seed(5);
+  given.experts_input = torch::randn({8, 2, 3}, at::kDouble).requires_grad_();
+  given.router_input = given.experts_input.detach().sum(1);
+  for (const auto& [size, num_expert_ranks] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+    given.experts_input.mutable_grad() = at::Tensor();
+    expect_same_as_whole(given, size, num_expert_ranks);
+  }
 }
 
 /// Images go to networks by the first of the router's inputs; one network gets none.

@@ -83,7 +83,7 @@ void check_data(Report& report) {
   for (const std::string& name : dataset_names()) {
     const DatasetSource source(name);
     if (!source.spec().base.empty() || source.base().is_generated()) continue;
-    const bool found = !find_folder(source.base()).empty();
+    const bool found = !source.base().find_folder().empty();
     report.note("data", fmt::format("{} {} {}", name, found ? "in" : "is", source.where()));
   }
 }

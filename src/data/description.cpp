@@ -51,7 +51,7 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
-  const bool has_validation = std::ranges::count(on_disk_splits(spec), "validation") > 0;
+  const bool has_validation = std::ranges::count(spec.stored_splits(), "validation") > 0;
   if (has_validation && spec.validation.value_or(0.0) > 0.0) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
@@ -173,8 +173,8 @@ bool DatasetSpec::is_generated() const {
   return base.empty() && format_of(*this).is_generated;
 }
 
-std::vector<std::string> on_disk_splits(const DatasetSpec& spec) {
-  return format_of(spec).splits(spec);
+std::vector<std::string> DatasetSpec::stored_splits() const {
+  return format_of(*this).splits(*this);
 }
 
 std::string config_problem(const DatasetFile& file) {

@@ -65,7 +65,7 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
   }
   if (!spec.is_path()) add_folders(spec, resource("datasets") / "cache" / own, folders);
   for (const std::string& path : spec.paths) {
-    if (path.starts_with("./")) continue;  // Of its own files, see search_folders().
+    if (path.starts_with("./")) continue;  // Of its own files, see DatasetSpec::search_folders().
     if (!fs::path(path).is_absolute()) {
       add_folders(spec, (fs::path(spec.spec_folder) / path).lexically_normal(), folders);
     }
@@ -76,8 +76,8 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
 
 /// Returns which splits can be read where another one cannot, as a part of a line.
 std::string splits_here(const DatasetSpec& spec) {
-  std::vector<std::string> splits = on_disk_splits(spec);
-  std::erase_if(splits, [&](const std::string& one) { return find_folder(spec, one).empty(); });
+  std::vector<std::string> splits = spec.stored_splits();
+  std::erase_if(splits, [&](const std::string& one) { return spec.find_folder(one).empty(); });
   return splits.empty() ? "" : fmt::format("; splits that are here: {}", fmt::join(splits, ", "));
 }
 
@@ -137,7 +137,7 @@ bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
 std::string contents(const DatasetSpec& spec) {
   std::vector<std::string> names;
   for (const auto& [role, file] : spec.files) names.push_back(file.name);
-  for (const std::string& split : on_disk_splits(spec)) {
+  for (const std::string& split : spec.stored_splits()) {
     for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
       const std::string name = part.is_folder ? part.path + "/" : part.path;
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -164,7 +164,7 @@ void fetch_part(const DatasetSpec& spec, const std::string& name, FetchRequest r
   const std::string problems = download(request, addresses(spec, request.path.filename().string()));
   if (problems.empty()) return;
   fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, name,
-       problems, fetch_folder(spec).string(), contents(spec));
+       problems, spec.fetch_folder().string(), contents(spec));
 }
 
 /// Unpacks the verified archive to `place`, atomically.
@@ -218,14 +218,15 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
   if (const DatasetFormat& format = format_of(spec); format.fetch && !spec.urls.empty()) {
     return format.fetch(spec, options);
   }
-  if (const fs::path found = find_folder(spec); !found.empty() && holds_all_verified(spec, found)) {
+  if (const fs::path found = spec.find_folder();
+      !found.empty() && holds_all_verified(spec, found)) {
     return {found, {}};
   }
   if (spec.urls.empty()) {
     fail("dataset '{}': the description has no URL; place or link the files at {}: {}", spec.name,
-         fetch_folder(spec).string(), contents(spec));
+         spec.fetch_folder().string(), contents(spec));
   }
-  FetchResult result{fetch_folder(spec), {}};
+  FetchResult result{spec.fetch_folder(), {}};
   if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
   make_data_folder(result.folder);
   const LockFile lock(result.folder);
@@ -257,18 +258,18 @@ std::string hash_problem(const char* name, const std::string& hash, size_t digit
   return fmt::format("{} must be {} lower-case hexadecimal digits, not '{}'", name, digits, hash);
 }
 
-std::vector<fs::path> search_folders(const DatasetSpec& spec) {
+std::vector<fs::path> DatasetSpec::search_folders() const {
   std::vector<fs::path> folders;
-  for (const std::string& path : spec.paths) {
+  for (const std::string& path : paths) {
     if (!path.starts_with("./")) continue;
-    add_folders(spec, (fs::path(spec.spec_folder) / path).lexically_normal(), folders);
+    add_folders(*this, (fs::path(spec_folder) / path).lexically_normal(), folders);
   }
-  std::ranges::move(lasting_folders(spec), std::back_inserter(folders));
+  std::ranges::move(lasting_folders(*this), std::back_inserter(folders));
   return folders;
 }
 
-fs::path fetch_folder(const DatasetSpec& spec) {
-  return lasting_folders(spec).front();
+fs::path DatasetSpec::fetch_folder() const {
+  return lasting_folders(*this).front();
 }
 
 fs::path find_in(const fs::path& folder, const DatasetFile& file) {
@@ -280,11 +281,11 @@ fs::path find_in(const fs::path& folder, const DatasetFile& file) {
   return {};
 }
 
-fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
+fs::path DatasetSpec::find_folder(std::string_view split) const {
   const std::vector<std::string> wanted =
-      split.empty() ? on_disk_splits(spec) : std::vector<std::string>{std::string(split)};
-  for (const fs::path& folder : search_folders(spec)) {
-    const auto holds = [&](const std::string& one) { return holds_split(spec, folder, one); };
+      split.empty() ? stored_splits() : std::vector<std::string>{std::string(split)};
+  for (const fs::path& folder : search_folders()) {
+    const auto holds = [&](const std::string& one) { return holds_split(*this, folder, one); };
     if (std::all_of(wanted.begin(), wanted.end(), holds)) return folder;
   }
   return {};
@@ -339,7 +340,7 @@ std::string compare_file(const fs::path& path, const DatasetFile& file) {
 
 std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::string& split) {
   const std::vector<RequiredPath> parts = format_of(spec).required_paths(spec, split);
-  for (const fs::path& folder : search_folders(spec)) {
+  for (const fs::path& folder : spec.search_folders()) {
     const auto here = [&](const RequiredPath& part) { return path_exists(folder / part.path); };
     const auto missing = std::find_if_not(parts.begin(), parts.end(), here);
     if (missing != parts.end() && std::any_of(parts.begin(), parts.end(), here)) return *missing;
@@ -357,7 +358,7 @@ std::string fetch_command(const std::string& name) {
 
 void fail_missing(const DatasetSpec& spec, const std::string& split) {
   std::vector<std::string> folders;
-  for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
+  for (const fs::path& folder : spec.search_folders()) folders.push_back(folder.string());
   std::string what = "files", how = "put them or a link there";
   const std::string wanted = split.empty() ? "train" : split;
   const std::vector<RequiredPath> train = format_of(spec).required_paths(spec, "train");

@@ -25,8 +25,8 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 /// Returns the folder with every file, or else the first one with any.
 fs::path find_any_folder(const DatasetSpec& spec) {
-  if (fs::path folder = find_folder(spec); !folder.empty()) return folder;
-  for (const fs::path& folder : search_folders(spec)) {
+  if (fs::path folder = spec.find_folder(); !folder.empty()) return folder;
+  for (const fs::path& folder : spec.search_folders()) {
     for (const auto& [role, file] : spec.files) {
       if (!find_in(folder, file).empty()) return folder;
     }
@@ -58,14 +58,14 @@ class MetadataDataset final : public Dataset {
 std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
   bool any = false;
-  for (const std::string& split : on_disk_splits(spec)) {
-    const fs::path folder = find_folder(spec, split);
+  for (const std::string& split : spec.stored_splits()) {
+    const fs::path folder = spec.find_folder(split);
     if (folder.empty()) {
       const auto part = first_missing(spec, split);
       results.push_back({split,
                          {},
                          fmt::format("{} not found in {}", part ? text_of(*part) : split,
-                                     search_folders(spec).front().string())});
+                                     spec.search_folders().front().string())});
       continue;
     }
     any = true;
@@ -118,10 +118,10 @@ std::shared_ptr<const Dataset> open_stored(DatasetSpec spec, const std::string& 
   const DatasetFormat& format = format_of(spec);
   fs::path folder;
   if (!format.is_generated) {
-    folder = find_folder(spec, split);
+    folder = spec.find_folder(split);
     const bool fetched = format.fetch && !spec.urls.empty();
     if (folder.empty() && !fetched) fail_missing(spec, split);
-    if (folder.empty()) folder = fetch_folder(spec);
+    if (folder.empty()) folder = spec.fetch_folder();
     spec = with_recorded_hashes(std::move(spec), folder);
   }
   return format.open(spec, info_from_spec(spec, split), folder);
@@ -170,7 +170,7 @@ DatasetSource::DatasetSource(std::string_view asked, std::string_view name, int 
   if (!spec_.base.empty()) base_ = part(spec_.base);
   if (spec_.backdrop) backdrops_ = part(spec_.backdrop->images);
   if (base_ && spec_.validation.value_or(0.0) > 0.0 &&
-      contains(on_disk_splits(base()), "validation")) {
+      contains(base().stored_splits(), "validation")) {
     fail_usage("dataset '{}': its base '{}' has a validation split already: leave 'validation' out",
                asked, spec_.base);
   }
@@ -188,7 +188,7 @@ double DatasetSource::validation() const {
 }
 
 std::vector<std::string> DatasetSource::splits() const {
-  const std::vector<std::string> stored = on_disk_splits(base());
+  const std::vector<std::string> stored = base().stored_splits();
   std::vector<std::string> splits;
   for (const char* split : {"train", "validation", "test"}) {
     const bool held_out = validation() > 0.0 && std::string_view(split) == "validation";
@@ -204,7 +204,7 @@ DatasetSource::Request DatasetSource::request(std::string_view split) const {
     fail_usage("dataset '{}': unknown split '{}'; {}", name_, split, did_you_mean(split, known));
   }
   const std::vector<std::string> here = splits();
-  const bool all = split == kTrainAndValidation && !contains(on_disk_splits(base()), "validation");
+  const bool all = split == kTrainAndValidation && !contains(base().stored_splits(), "validation");
   if (!all && !contains(here, split)) {
     fail_usage("dataset '{}' has no {} split: its splits are {}", name_, split,
                fmt::join(here, " and "));
@@ -302,7 +302,7 @@ bool DatasetSource::has_metadata(std::string_view split) const {
 std::string DatasetSource::missing_files(std::string_view split) const {
   std::string stored = request(split).stored(), of;
   for (const DatasetSpec& spec : files()) {
-    if (!spec.is_generated() && find_folder(spec, stored).empty()) {
+    if (!spec.is_generated() && spec.find_folder(stored).empty()) {
       const auto part = first_missing(spec, stored);
       return part ? text_of(*part) + of + " is" : "its files are";
     }
@@ -341,7 +341,7 @@ std::vector<FileVerification> DatasetSource::verify() const {
 DatasetSpec DatasetSource::spec_to_fetch() const {
   const std::vector<DatasetSpec> specs = files();
   const auto absent = std::ranges::find_if(specs, [](const DatasetSpec& one) {
-    return !one.is_generated() && find_folder(one).empty();
+    return !one.is_generated() && one.find_folder().empty();
   });
   return absent == specs.end() ? specs.front() : *absent;
 }
@@ -349,17 +349,9 @@ DatasetSpec DatasetSource::spec_to_fetch() const {
 std::string DatasetSource::where() const {
   const DatasetSpec spec = spec_to_fetch();
   if (spec.is_generated()) return "generated when opened";
-  if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
+  if (const fs::path folder = spec.find_folder(); !folder.empty()) return folder.string();
   if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);
-  return fmt::format("not here; place or link it at {}", search_folders(spec).front().string());
-}
-
-std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {
-  return DatasetSource(name).open(split);
-}
-
-std::vector<std::string> dataset_splits(std::string_view name) {
-  return DatasetSource(name).splits();
+  return fmt::format("not here; place or link it at {}", spec.search_folders().front().string());
 }
 
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
@@ -377,8 +369,8 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
 void check_outside_images(const fs::path& out, const std::string& data) {
   if (out.empty() || !has_spec(data)) return;  // Nothing is written, or nothing is known.
   for (const DatasetSpec& spec : DatasetSource(data).files()) {
-    for (const std::string& split : on_disk_splits(spec)) {
-      const fs::path folder = find_folder(spec, split);
+    for (const std::string& split : spec.stored_splits()) {
+      const fs::path folder = spec.find_folder(split);
       if (folder.empty()) continue;
       for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
         const fs::path images = folder / part.path;

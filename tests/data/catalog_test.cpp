@@ -30,14 +30,14 @@ TEST_F(Catalog, FoldersAreSearchedInOrder) {
   const test::TempDir data;
   const std::filesystem::path elsewhere = std::filesystem::path(home_.root()) / "elsewhere";
   home_.write_files(elsewhere);
-  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), elsewhere);
+  EXPECT_EQ(load_dataset_spec("tiny").find_folder(), elsewhere);
   home_.write_files(home_.cache());
-  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), home_.cache());
+  EXPECT_EQ(load_dataset_spec("tiny").find_folder(), home_.cache());
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
-  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), home_.cache());
-  EXPECT_EQ(fetch_folder(load_dataset_spec("tiny")), data.path() / "tiny");
+  EXPECT_EQ(load_dataset_spec("tiny").find_folder(), home_.cache());
+  EXPECT_EQ(load_dataset_spec("tiny").fetch_folder(), data.path() / "tiny");
   home_.write_files(data.path() / "tiny");
-  EXPECT_EQ(find_folder(load_dataset_spec("tiny")), data.path() / "tiny");
+  EXPECT_EQ(load_dataset_spec("tiny").find_folder(), data.path() / "tiny");
 }
 
 TEST_F(Catalog, PathsAreRelativeToTheDescription) {
@@ -46,7 +46,7 @@ TEST_F(Catalog, PathsAreRelativeToTheDescription) {
   write_file(folder / "sub/mine.json", std::string(R"({"name": "mine", "format": "image_folder",
                                                        "paths": ["data/pets", "./other"]})"));
   const std::vector<test::fs::path> searched =
-      search_folders(load_dataset_spec((folder / "sub/mine.json").string()));
+      load_dataset_spec((folder / "sub/mine.json").string()).search_folders();
   EXPECT_EQ(searched.front(), folder / "sub/other");
   EXPECT_NE(std::find(searched.begin(), searched.end(), folder / "sub/data/pets"), searched.end());
   const test::fs::path before = test::fs::current_path();

@@ -217,11 +217,11 @@ TEST_F(MiniCifar, IsFoundInEverySearchFolder) {
   const test::TempDir data;
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
   const DatasetSpec spec = load_dataset_spec("mini");
-  EXPECT_EQ(fetch_folder(spec), data.path() / "mini" / "mini-bin");
+  EXPECT_EQ(spec.fetch_folder(), data.path() / "mini" / "mini-bin");
   for (const test::fs::path& folder :
        {place(), data.path() / "mini-bin", data.path() / "mini", data.path() / "mini/mini-bin"}) {
     put(folder);
-    EXPECT_EQ(find_folder(spec), folder);
+    EXPECT_EQ(spec.find_folder(), folder);
   }
 }
 

@@ -68,7 +68,7 @@ TEST_F(TinyDataset, ASplitNeedsOnlyItsOwnFiles) {
   std::filesystem::remove(home_.cache() / "train-images");
   EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
   EXPECT_THAT(open_error(ErrorKind::failure), HasSubstr("files not found"));
-  EXPECT_TRUE(find_folder(load_dataset_spec("tiny")).empty());
+  EXPECT_TRUE(load_dataset_spec("tiny").find_folder().empty());
 }
 
 TEST_F(TinyDataset, MissingFilesTellHowToGetThem) {

@@ -21,7 +21,7 @@ class RealDataset : public ::testing::TestWithParam<std::string> {
  protected:
   RealDataset() : home_("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR) {}
 
-  bool found() const { return !find_folder(DatasetSource(GetParam()).base()).empty(); }
+  bool found() const { return !DatasetSource(GetParam()).base().find_folder().empty(); }
 
   test::ScopedEnv home_;
 };
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Files, RealDataset, ::testing::Values("fashion-mnist", 
 
 TEST(Footwear, IsThreeClassesOfFashionMnist) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
-  if (find_folder(DatasetSource("fashion-mnist-footwear").base()).empty()) {
+  if (DatasetSource("fashion-mnist-footwear").base().find_folder().empty()) {
     GTEST_SKIP() << "fashion-mnist is not on this machine";
   }
   const auto train = open_dataset("fashion-mnist-footwear", "train");
@@ -89,7 +89,7 @@ TEST(Footwear, IsThreeClassesOfFashionMnist) {
 /// The official images, or ones that have been through JPEG: mean and std hardly change.
 TEST(Cifar10, HasTheDescribedMeanAndStd) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
-  if (find_folder(DatasetSource("cifar10").base()).empty()) GTEST_SKIP() << "not on this machine";
+  if (DatasetSource("cifar10").base().find_folder().empty()) GTEST_SKIP() << "not on this machine";
   const auto train = open_dataset("cifar10", "train+validation");
   EXPECT_EQ(train->size(), 50000);
   EXPECT_EQ(open_dataset("cifar10", "train")->size(), 49000);

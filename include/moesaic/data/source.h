@@ -78,6 +78,20 @@ struct DatasetSpec {
   bool is_generated() const;
   /// Returns whether this is a folder of images without a description, named by its path.
   bool is_path() const { return name.find('/') != std::string::npos; }
+  /// Returns the splits that are stored separately: train, test and, where the format or the
+  /// description has one, validation.
+  std::vector<std::string> stored_splits() const;
+  /// Returns the folders that are searched for the files, in order: the paths that begin with ./,
+  /// `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, the other paths, beside the description and
+  /// then below resource_root(); with an archive also the archive's folder within each of them and
+  /// within $MOESAIC_DATA itself.
+  std::vector<fs::path> search_folders() const;
+  /// Returns the folder for fetched files: the first of search_folders() that is not relative to
+  /// the description, for an archive its folder there.
+  fs::path fetch_folder() const;
+  /// Returns the first search folder with the files of the stored `split`, or with every file where
+  /// `split` is empty; empty if there is none.
+  fs::path find_folder(std::string_view split = {}) const;
 };
 
 /// Returns every registered format with its default settings; the first, idx, is the default.
@@ -166,24 +180,6 @@ std::string name_without_folders(const std::string& name);
 /// invalid description.
 DatasetSpec load_dataset_spec(std::string_view name);
 
-/// Returns the splits that are stored separately: train, test and, where the format or the
-/// description has one, validation.
-std::vector<std::string> on_disk_splits(const DatasetSpec& spec);
-
-/// Returns the folders that are searched for the files, in order: the description's paths that
-/// begin with ./, `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, its other paths, beside it and
-/// then below resource_root(); with an archive also the archive's folder within each of them and
-/// within $MOESAIC_DATA itself.
-std::vector<fs::path> search_folders(const DatasetSpec& spec);
-
-/// Returns the folder for fetched files: the first of search_folders() that is not relative to the
-/// description, for an archive its folder there.
-fs::path fetch_folder(const DatasetSpec& spec);
-
-/// Returns the first search folder with the files of the stored `split`, or with every file where
-/// `split` is empty; empty if there is none.
-fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
-
 /// Options of a fetch.
 struct FetchOptions {
   bool show_progress = true;        ///< Draws a progress bar on standard error.
@@ -251,7 +247,7 @@ class DatasetSource {
   /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
   std::shared_ptr<const Dataset> open_metadata(std::string_view split) const;
 
-  /// Downloads all files() to fetch_folder(), unless a verified copy is found: each as by
+  /// Downloads all files() to their fetch_folder(), unless a verified copy is found: each as by
   /// fetch_file(), compared with the description by the SHA-256 of its uncompressed bytes. An
   /// archive is compared by its own SHA-256 or MD5, unpacked to a temporary folder and moved as a
   /// whole, with a list of the files' SHA-256. A file or a folder that is there and
@@ -288,10 +284,13 @@ class DatasetSource {
 };
 
 /// Opens a split of a described dataset: DatasetSource(name).open(split).
-std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
-
+inline std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {
+  return DatasetSource(name).open(split);
+}
 /// Returns DatasetSource(name).splits().
-std::vector<std::string> dataset_splits(std::string_view name);
+inline std::vector<std::string> dataset_splits(std::string_view name) {
+  return DatasetSource(name).splits();
+}
 
 /// Opens datasets for planning: the dataset where its files are found, else its metadata alone,
 /// with one warning per name.

@@ -437,7 +437,7 @@ void complete_image_folder(DatasetSpec& spec) {
   auto& settings = spec.format.as<ImageFolderSettings>();
   settings.undescribed = complete_channels(spec);
   fs::path place;
-  for (const fs::path& folder : search_folders(spec)) {
+  for (const fs::path& folder : spec.search_folders()) {
     std::error_code error;
     if (place.empty() && fs::is_directory(folder, error)) place = folder;
     if (!fs::is_directory(folder / source_image_folder(spec, "train"), error)) continue;

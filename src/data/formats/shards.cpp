@@ -170,9 +170,9 @@ std::vector<RequiredPath> parts_shards(const DatasetSpec& spec, const std::strin
 /// Returns a function that tells where a file lies, in `folder` or else in the first search folder
 /// that has it, or where it is to be put.
 auto shard_finder(const DatasetSpec& spec, const fs::path& folder) {
-  std::vector<fs::path> folders = search_folders(spec);
+  std::vector<fs::path> folders = spec.search_folders();
   folders.insert(folders.begin(), folder);
-  return [folders = std::move(folders), fetched = fetch_folder(spec)](const std::string& name) {
+  return [folders = std::move(folders), fetched = spec.fetch_folder()](const std::string& name) {
     for (const fs::path& one : folders) {
       std::error_code error;
       if (fs::is_regular_file(one / name, error)) return one / name;
@@ -184,7 +184,7 @@ auto shard_finder(const DatasetSpec& spec, const fs::path& folder) {
 std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::string& split,
                                        const fs::path& folder) {
   const auto find = shard_finder(spec, folder);
-  const fs::path cache = fetch_folder(spec);
+  const fs::path cache = spec.fetch_folder();
   const bool limited = shards_of(spec).max_cache_bytes > 0 && !spec.urls.empty();
   std::vector<PlacedShard> shards;
   for (ShardFile& file : files_of(spec, split)) {
@@ -210,7 +210,7 @@ fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs:
 /// [...]}}}, with the number of images of each file.
 void read_shards_file(DatasetSpec& spec) {
   ShardsSettings& settings = spec.format.as<ShardsSettings>();
-  const fs::path path = list_beside(spec, settings.shards_file, fetch_folder(spec));
+  const fs::path path = list_beside(spec, settings.shards_file, spec.fetch_folder());
   with_errors_as_failures([&] {
     const Value splits = read_stored(path, kMaxListBytes).at("splits");
     for (const char* split : {"train", "validation", "test"}) {
@@ -291,7 +291,7 @@ void make_room_in_cache(const DatasetSpec& spec, int64_t bytes) {
     fs::path path;
   };
   const int64_t limit = shards_of(spec).max_cache_bytes;
-  const fs::path folder = fetch_folder(spec);
+  const fs::path folder = spec.fetch_folder();
   std::vector<Cached> cached;
   int64_t sum = 0, largest = 0;
   for (const std::string& split : splits_shards(spec)) {
@@ -347,7 +347,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
 }
 
 FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& options) {
-  FetchResult result{fetch_folder(spec), {}};
+  FetchResult result{spec.fetch_folder(), {}};
   class_names(spec, result.folder);
   for (const std::string& split : splits_shards(spec)) {
     for (PlacedShard& shard : placed_shards(spec, split, result.folder)) {

@@ -6,5 +6,5 @@
 void moesaic::fuzz::read_input(Bytes input) {
   const DatasetSpec spec = load_dataset_spec(put_file("input.json", input).string());
   if (!spec.base.empty()) return;
-  for (const std::string& split : on_disk_splits(spec)) info_from_spec(spec, split);
+  for (const std::string& split : spec.stored_splits()) info_from_spec(spec, split);
 }

@@ -37,9 +37,6 @@ double number(int64_t count) {
   return static_cast<double>(count);
 }
 
-/// Losses, accuracy, gradient norm, and flags of a step that is not finite or of a signal.
-constexpr int64_t kMetrics = 10;
-
 /// A step of one process on the meta device.
 struct CountedStep {
   ScalingPlan plan;      ///< Without times.
@@ -63,9 +60,8 @@ std::vector<Collective> collectives_of(const ProcessMesh& processes, double num_
       const double times = each_micro_batch ? num_micro_batches : 1.0;
       const char* const whose = of_experts && traffic == Traffic::batch_norm ? "expert_" : "";
       list.push_back({whose + traffic_name(traffic), traffic, group->size(),
-                      of_experts ? processes.expert_group().size() : 1});
-      list.back().calls = times * number(sent.calls);
-      list.back().bytes = times * sent.bytes;
+                      of_experts ? processes.expert_group().size() : 1, times * number(sent.calls),
+                      times * sent.bytes});
     }
   }
   std::ranges::stable_sort(list, {}, &Collective::traffic);
@@ -76,8 +72,8 @@ std::vector<Collective> collectives_of(const ProcessMesh& processes, double num_
 void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
                  const PhasePlan& phase, const ProcessMesh& processes, CountedStep& step) {
   const double shards = record.is_local ? 1.0 : number(processes.size());
-  const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
-  const double rows = number(record.routing.max_rows());
+  const double sharing = number(processes.expert_group().size()), tokens = number(x.size(0));
+  const double logits = number(record.logits_TE.numel()), rows = number(record.routing.max_rows());
   const bool draws = record.is_local && layer.options().noise.scale > 0.0;
   const double drawn = draws ? logits * number(processes.size() - 1) : 0.0;
   step.logits += logits;
@@ -88,13 +84,12 @@ void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, con
   const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / shards);
   step.others =
       phase.activation_checkpointing ? std::max(step.others, others) : step.others + others;
-  if (processes.expert_group().size() == 1) return;
+  if (sharing == 1.0) return;
   const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
-  const double sent = to_all ? tokens * number(processes.expert_group().size()) : rows / shards;
-  const double there_and_back =
-      number(x.numel()) / tokens + number(layer.experts->num_token_outputs());
-  const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
-  step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
+  const double sent = to_all ? tokens * sharing : rows / shards;
+  const double values = number(x.numel()) / tokens + number(layer.experts->num_token_outputs());
+  step.under_way =
+      std::max(step.under_way, sent * values * (phase.precision == "bfloat16" ? 2.0 : 4.0));
 }
 
 CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
@@ -111,6 +106,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   const auto processes = ProcessMesh::make_fake(size, parallel);
   CountedStep step;
   TrainingMemory& memory = step.plan.memory;
+  step.plan.num_images = phase.batch_size / size;
   shard_experts(model, processes);
   nn::set_batch_shard(model, {processes});
   for (MoEBlock& block : blocks) {
@@ -123,9 +119,8 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   const auto trained = choose_parameters(model, phase.config);
   Optimizer optimizer(trained, config.optimizer, phase.config.frozen, config.optimizers);
   if (parallel.shard_optimizer) {
-    optimizer.shard_state(processes, [shares = ExpertShards(model)](const std::string& name) {
-      return shares.has(name);
-    });
+    const ExpertShards shares(model);
+    optimizer.shard_state(processes, [&](const std::string& name) { return shares.has(name); });
   }
   memory.optimizer = 4.0 * number(optimizer.max_state_shard().state);
   step.updated = 4.0 * number(optimizer.max_state_shard().updated);
@@ -141,7 +136,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   model.set_activation_checkpointing(phase.activation_checkpointing);
   try {
     const Autocast autocast(phase.precision, at::kCPU);
-    const int64_t images = phase.batch_size / config.gradient_accumulation_steps / size;
+    const int64_t images = step.plan.num_images / config.gradient_accumulation_steps;
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
     for (MoEBlock& block : blocks) block.layer->set_observer({});
     if (loss.requires_grad()) loss.backward();
@@ -152,15 +147,15 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   for (MoEBlock& block : blocks) block.layer->set_observer({});
   GradientReducer(dense, processes->gradient_group(), Traffic::gradients).prepare({});
   GradientReducer(experts, processes->replica_group(), Traffic::expert_gradients).prepare({});
-  processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
-                                Traffic::metrics);
+  // Losses, accuracy, gradient norm, and flags of a step that is not finite or of a signal.
+  const at::Tensor metrics = at::empty({10}, at::device(at::kMeta).dtype(at::kDouble));
+  processes->world().all_reduce(metrics, Traffic::metrics);
   if (parallel.shard_optimizer) optimizer.broadcast_parameters();
   step.plan.collectives = collectives_of(*processes, number(config.gradient_accumulation_steps));
   memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
   unshard_experts(model);
   nn::set_batch_shard(model, {});
-  step.plan.num_images = phase.batch_size / size;
   return step;
 }
 
@@ -213,14 +208,14 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Gpu&
     text += fmt::format(kRow, "  " + sent.name, sent.group, sent.calls, bytes_text(sent.bytes),
                         milliseconds_text(sent.seconds));
   }
-  return text +
-         fmt::format(
-             "step          {} expected: matmul {}, routing {}, update {}, exposed "
-             "communication {}\nefficiency    {:.3f}, {:.0f} images/s, {:.1f} % of the peak\n",
-             milliseconds_text(plan.step()), milliseconds_text(plan.products),
-             milliseconds_text(plan.routing), milliseconds_text(plan.update),
-             milliseconds_text(plan.waiting), plan.efficiency, plan.images_per_second,
-             100.0 * plan.peak_fraction);
+  text += fmt::format(
+      "step          {} expected: matmul {}, routing {}, update {}, exposed communication {}\n"
+      "efficiency    {:.3f}, {:.0f} images/s, {:.1f} % of the peak\n",
+      milliseconds_text(plan.step()), milliseconds_text(plan.products),
+      milliseconds_text(plan.routing), milliseconds_text(plan.update),
+      milliseconds_text(plan.waiting), plan.efficiency, plan.images_per_second,
+      100.0 * plan.peak_fraction);
+  return text;
 }
 
 constexpr const char* kPlanRow =
@@ -247,15 +242,13 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
                          const ParallelConfig& parallel, const ClusterModel& cluster) {
   CountedStep step = count_step(model, phase, processes, parallel);
   ScalingPlan& plan = step.plan;
-  const int64_t num_micro_batches =
-      settings_of<GradientConfig>(phase.config).gradient_accumulation_steps;
-  plan.memory.activations = activation_memory(model, phase, plan.num_images / num_micro_batches);
-  const double micro_batches = number(num_micro_batches);
-  const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
+  const Gpu& gpu = cluster.gpu;
+  const int64_t parts = settings_of<GradientConfig>(phase.config).gradient_accumulation_steps;
+  const double micro_batches = number(parts);
+  const double memory_rate = gpu.memory_rate * cluster.memory_fraction;
+  plan.memory.activations = activation_memory(model, phase, plan.num_images / parts);
   const bool half = phase.precision == "bfloat16";
-  const double peak = half           ? cluster.gpu.bfloat16
-                      : cluster.tf32 ? cluster.gpu.tf32
-                                     : cluster.gpu.float32;
+  const double peak = half ? gpu.bfloat16 : cluster.tf32 ? gpu.tf32 : gpu.float32;
   const double rate =
       peak * (half || cluster.tf32 ? cluster.tensor_fraction : cluster.float32_fraction);
   const double forwards = phase.activation_checkpointing ? 2.0 : 1.0;
@@ -290,22 +283,22 @@ std::string describe_scaling(Model& model, const RunConfig& config,
                              const std::vector<int64_t>& process_counts, const std::string& gpu) {
   const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
   const bool one = process_counts.size() == 1;
+  const int64_t num_sharing = config.parallel.expert_parallel_size;
   std::string text;
-  const int64_t num_expert_ranks = config.parallel.expert_parallel_size;
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
-    const std::string& name = phase.config.name;
-    if (phase.config.kind.find<GradientConfig>() == nullptr) {
-      text += fmt::format("\nprocesses     {}: a phase of kind '{}' is not divided among them\n",
-                          name, phase.config.kind.name());
+    const NamedSettings& kind = phase.config.kind;
+    text += fmt::format("\nprocesses     {}: ", phase.config.name);
+    if (kind.find<GradientConfig>() == nullptr) {
+      text += fmt::format("a phase of kind '{}' is not divided among them\n", kind.name());
       continue;
     }
-    text += fmt::format(
-        "\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
-        one ? fmt::format("{} on ", process_counts[0]) : "", gpu, cluster.gpus_per_node,
-        num_expert_ranks > 1 ? fmt::format("groups of {} share the experts", num_expert_ranks)
-                             : "every process has all experts",
-        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
+    text +=
+        fmt::format("{}{} GPUs, {} a node; {}{}\n",
+                    one ? fmt::format("{} on ", process_counts[0]) : "", gpu, cluster.gpus_per_node,
+                    num_sharing > 1 ? fmt::format("groups of {} share the experts", num_sharing)
+                                    : "every process has all experts",
+                    config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
     if (!one) {
       text += fmt::format(kPlanRow, "processes", "images", "memory", "sent", "step", "routing",
                           "waiting", "efficiency", "images/s", "peak");
@@ -315,11 +308,10 @@ std::string describe_scaling(Model& model, const RunConfig& config,
       text += one ? one_plan(plan, phase, cluster.gpu) : table_row(plan, processes, cluster.gpu);
     }
   }
-  if (process_counts.size() > 1) text += kPlanLegend;
+  if (!one) text += kPlanLegend;
   return text +
          "\nprocesses     an estimate, not a measurement (docs/scaling.md); left out: data "
-         "loading, checkpoints, "
-         "evaluation, memory of LibTorch and the communication library\n";
+         "loading, checkpoints, evaluation, memory of LibTorch and the communication library\n";
 }
 
 }  // namespace moesaic

@@ -144,10 +144,9 @@ struct ClusterModel {
   Gpu gpu = gpus().at("h100");
   bool tf32 = false;          ///< Products of float32 round their inputs.
   int64_t gpus_per_node = 8;  ///< GPUs of a node.
-  /// Fractions that a whole step reaches of the peaks in bfloat16 and TF32, and in float32.
-  double tensor_fraction = 0.45, float32_fraction = 0.7;
-  double memory_fraction = 0.8,
-         link_fraction = 0.8;  ///< Fractions of the rates of memory and links.
+  /// Fractions that a whole step reaches of the peaks in bfloat16 and TF32 and in float32, and of
+  /// the rates of memory and links.
+  double tensor_fraction = 0.45, float32_fraction = 0.7, memory_fraction = 0.8, link_fraction = 0.8;
   /// Seconds until a collective begins, and of a hop within a node and between nodes.
   double call_latency = 10e-6, node_latency = 1e-6, network_latency = 5e-6;
   /// Times that routing reads or writes its logits [T, E] in a forward and a backward pass.

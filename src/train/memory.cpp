@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a run, and what a dry run tells of it.
+// Memory of a run, and the tables of a dry run.
 #include "moesaic/train/run_plan.h"
 
 #include <ATen/record_function.h>
@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "moesaic/base/log.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
@@ -260,32 +259,6 @@ std::string describe_run(const RunConfig& config, const Model& model,
                         phase.steps, phase.num_trained_parameters,
                         actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));
   }
-  return text;
-}
-
-std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processes,
-                    const std::string& gpu) {
-  RunConfig config = given;
-  DatasetCache datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  const std::shared_ptr<Model> model = build_initial_meta_model(config);
-  // What follows would take one that cannot be read for one without names of its classes.
-  check_init(config);
-  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets, MissingFiles::warn);
-  config.model = Value::from_json(model->config(), "model");
-  std::string text = describe_run(config, *model, phases) +
-                     (processes.empty() ? describe_memory(*model, config, phases)
-                                        : describe_scaling(*model, config, phases, processes, gpu));
-  const bool is_absent = std::ranges::any_of(phases, [](const PhasePlan& phase) {
-    return phase.steps > 0 && !DatasetSource(phase.config.data).missing_files("train").empty();
-  });
-  if (processes.empty() && is_absent) {
-    text += "memory        not counted: data whose files are missing\n";
-  }
-  if (config.init.empty() || path_exists(config.init)) {
-    check_initial_weights(config, *model);
-    return text;
-  }
-  log_warning("init: '{}' is not there; shapes are checked from the recipe alone", config.init);
   return text;
 }
 

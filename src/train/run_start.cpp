@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start of a run: the network that it starts with, then what the Trainer does before the first
-// step.
+// Start of a run: the network that it starts with, a dry run, then what the Trainer does before the
+// first step.
 
 #include "moesaic/train/run_plan.h"
 
@@ -123,16 +123,39 @@ std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config) {
   return build_meta_model(model_config(load_init(config, kConfigOnly)));
 }
 
-void check_init(const RunConfig& config) {
-  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
-}
-
 void check_initial_weights(const RunConfig& config, Model& shape) {
   if (config.init.empty()) return;
   const std::shared_ptr<Model> source = build_meta_model(
       model_config(load_init(config, {.load_model = false, .load_optimizer = false})));
   const bool has_new_head = config.phases.front().on_entry.new_head;
   shape.initialise_from(*source, state_of(*source), has_new_head, config.init);
+}
+
+std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processes,
+                    const std::string& gpu) {
+  RunConfig config = given;
+  DatasetCache datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  const std::shared_ptr<Model> model = build_initial_meta_model(config);
+  const bool is_init_absent = !config.init.empty() && !path_exists(config.init);
+  // What follows would take one that cannot be read for one without names of its classes.
+  if (!config.init.empty() && !is_init_absent) load_init(config, kConfigOnly);
+  const std::vector<PhasePlan> phases = plan_phases(config, *model, datasets, MissingFiles::warn);
+  config.model = Value::from_json(model->config(), "model");
+  std::string text = describe_run(config, *model, phases) +
+                     (processes.empty() ? describe_memory(*model, config, phases)
+                                        : describe_scaling(*model, config, phases, processes, gpu));
+  const bool is_absent = std::ranges::any_of(phases, [](const PhasePlan& phase) {
+    return phase.steps > 0 && !DatasetSource(phase.config.data).missing_files("train").empty();
+  });
+  if (processes.empty() && is_absent) {
+    text += "memory        not counted: data whose files are missing\n";
+  }
+  if (is_init_absent) {
+    log_warning("init: '{}' is not there; shapes are checked from the recipe alone", config.init);
+  } else {
+    check_initial_weights(config, *model);
+  }
+  return text;
 }
 
 // Nothing is written before all of it is known to fit together, and nothing but shapes is built.
@@ -333,23 +356,13 @@ void Trainer::restore(Phase& phase) {
     fail("{}: {}", result_.checkpoint.string(), error.what());
   }
   resumed_tensors_.clear();
-  const std::string& data = plan().config.data;
-  const std::vector<std::string> splits =
-      state_.evaluations_due.empty() ? state_.evaluations_due : datasets_.evaluation_splits(data);
   for (const std::string& split : state_.evaluations_due) {
-    if (std::find(splits.begin(), splits.end(), split) != splits.end()) continue;
+    const std::vector<std::string> splits = evaluation_splits();
+    if (std::ranges::count(splits, split) > 0) continue;
     fail("{}: state.json: evaluations_due: '{}' has no split {}; it has {}",
-         result_.checkpoint.string(), data, printable(split), fmt::join(splits, ", "));
+         result_.checkpoint.string(), plan().config.data, printable(split),
+         fmt::join(splits, ", "));
   }
-}
-
-std::string Trainer::teacher_checkpoint(const std::string& name) const {
-  if (!is_earlier_phase(name)) return name;
-  if (is_in_memory()) {
-    fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
-               plan().config.name, name);
-  }
-  return folder_->phase_checkpoint(name).string();
 }
 
 void Trainer::open_recorder() {

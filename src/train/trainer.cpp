@@ -157,7 +157,7 @@ void Trainer::fail_at(int64_t step, const std::string& what) {
 
 std::vector<std::string> Trainer::evaluations_after(const Phase& phase, int64_t steps) {
   if (!plan().config.evaluate || is_in_memory()) return {};
-  std::vector<std::string> splits = datasets_.evaluation_splits(plan().config.data);
+  std::vector<std::string> splits = evaluation_splits();
   if (phase.is_done()) return splits;
   const Interval& every = config_.evaluate_every;
   const int64_t epoch = plan().steps_per_epoch;
@@ -189,8 +189,13 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     shard_experts(*model_, options_.processes);
   }
   PhasePlan made = plan();
-  if (std::string* const teacher = find_teacher(made.config)) {
-    *teacher = teacher_checkpoint(*teacher);
+  if (std::string* const teacher = find_teacher(made.config);
+      teacher != nullptr && is_earlier_phase(*teacher)) {
+    if (is_in_memory()) {
+      fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
+                 config.name, *teacher);
+    }
+    *teacher = folder_->phase_checkpoint(*teacher).string();
   }
   auto phase = kind.make(made, std::move(context));
   if (fresh) {
@@ -200,11 +205,10 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     restore(*phase);
   }
   if (options_.show_progress && !is_in_memory() && is_rank_zero() && !phase->is_done()) {
-    progress_.emplace(
-        ProgressOptions{.label = config.name,
-                        .total = plan().steps * plan().batch_size,
-                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
-                        .start = state_.phase_step * plan().batch_size});
+    progress_.emplace(ProgressOptions{.label = config.name,
+                                      .total = plan().steps * plan().batch_size,
+                                      .unit = example_noun(data_info()) + "s",
+                                      .start = state_.phase_step * plan().batch_size});
   }
   throughput_.restart();
   return phase;
@@ -241,7 +245,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
   std::optional<ExpertStatistics> use;
   if (replacement_needs_images(config.replace) || criterion_of(config.criterion).needs_images) {
     const PhaseConfig& phase = plan().config;
-    const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
+    const std::string split = calibration_split(evaluation_splits());
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
                     {.num_images = config.num_calibration_images,
                      .batch_size = config_.evaluate_batch_size,
@@ -291,13 +295,11 @@ void Trainer::leave_phase(const Phase& phase) {
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
   if (options_.on_phase_end) options_.on_phase_end(*model_, state_.phase, state_.step);
-  if (is_in_last_phase() && !is_in_memory() && state_.best_value) {
-    const std::string& data = plan().config.data;
-    const DatasetInfo& info = datasets_.get(data, "train")->info();
+  if (is_in_last_phase() && state_.best_value) {
+    const MetricInfo metric = metric_of(data_info(), config_.best_metric);
     result_.best = folder_->best();
-    result_.best_value = fmt::format(
-        "{} {} at step {}", datasets_.evaluation_splits(data).front(),
-        in_words(metric_of(info, config_.best_metric), *state_.best_value), state_.best_step);
+    result_.best_value = fmt::format("{} {} at step {}", evaluation_splits().front(),
+                                     in_words(metric, *state_.best_value), state_.best_step);
   }
   state_ = state_.next_phase();
   input_.reset();
@@ -312,10 +314,9 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
                           .processes = options_.processes};
   std::optional<Progress> bar;
   if (options_.show_progress && is_rank_zero()) {
-    bar.emplace(
-        ProgressOptions{.label = split == "test" ? "testing" : "validating",
-                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
-                        .has_summary = false});
+    bar.emplace(ProgressOptions{.label = split == "test" ? "testing" : "validating",
+                                .unit = example_noun(data_info()) + "s",
+                                .has_summary = false});
   }
   options.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
@@ -346,13 +347,12 @@ void Trainer::evaluate_due(Phase& phase) {
 
 void Trainer::record_evaluation(const Phase& phase, const std::string& split,
                                 const Evaluation& evaluation) {
-  const std::string& data = plan().config.data;
-  const DatasetInfo& info = datasets_.get(data, "train")->info();
-  const MetricInfo followed = metric_of(info, is_in_last_phase() ? config_.best_metric : "");
+  const MetricInfo followed = metric_of(data_info(), is_in_last_phase() ? config_.best_metric : "");
   double value = evaluation.metric(followed.name);
   if (options_.processes)
     value = options_.processes->broadcast_from_rank_zero(value);  // All decide alike.
   if (progress_) progress_->advance(0, split + " " + in_words(followed, value));
+  const std::string& data = plan().config.data;
   Json line = {
       {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.num_images}};
   line.update(rounded_numbers(to_json(evaluation.metrics)));
@@ -364,9 +364,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   }
   log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} {}s/s", state_.phase, state_.step,
            split, in_words(followed, value), evaluation.metric("loss"),
-           evaluation.images_per_second, example_noun(info));
-  const bool decides = split == datasets_.evaluation_splits(data).front();
-  if (!is_in_last_phase() || !decides) return;
+           evaluation.images_per_second, example_noun(data_info()));
+  if (!is_in_last_phase() || split != evaluation_splits().front()) return;
   if (!std::isfinite(value) && !std::exchange(has_warned_of_best_, true)) {
     log_warning("{}, step {}: {} {} is not finite; 'best' ignores this evaluation", state_.phase,
                 state_.step, split, followed.name);

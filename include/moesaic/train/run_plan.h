@@ -44,9 +44,6 @@ class RunStart {
 /// unverified.
 std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config);
 
-/// Throws where `init` is there and is no run or checkpoint that can be read.
-void check_init(const RunConfig& config);
-
 /// Checks what RunStart::model() would load, by its configuration and the hashes of its files,
 /// without memory for the weights. `shape` is build_initial_meta_model(), whose head it may
 /// replace.

@@ -156,11 +156,15 @@ class Trainer {
   void prepare_network();
   std::shared_ptr<Model> network_after(const std::string& phase) const;
   void prune(const PrunePhaseConfig& config);
-  /// Returns the checkpoint of a teacher: of an earlier phase, or what is named.
-  std::string teacher_checkpoint(const std::string& name) const;
   bool is_earlier_phase(const std::string& name) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
+  /// Returns what is known of the phase's training data.
+  const DatasetInfo& data_info() { return datasets_.get(plan().config.data, "train")->info(); }
+  /// Returns the splits of the phase's data that it is evaluated on.
+  std::vector<std::string> evaluation_splits() const {
+    return datasets_.evaluation_splits(plan().config.data);
+  }
   /// Evaluates on the splits that are due; ends early where the run is stopped.
   void evaluate_due(Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,

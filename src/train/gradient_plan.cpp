@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Patterns of parameters, and checks of a gradient phase before anything is trained.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <ranges>
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/suggestions.h"
@@ -38,9 +39,7 @@ std::string nearest_parameters(const Model& model, const std::string& pattern) {
   }
   std::ranges::stable_sort(names, [](const auto& a, const auto& b) { return a.first < b.first; });
   names.resize(std::min<size_t>(names.size(), 3));
-  std::string text;
-  for (const auto& [unused, name] : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return fmt::format("{}", fmt::join(names | std::views::values, ", "));
 }
 
 std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {

@@ -26,7 +26,7 @@ class PlannedModel {
   const Model& model() const { return *model_; }
 
   void upcycle(const Upcycling& upcycling) {
-    copy_ = changed().upcycled(upcycling, 0);
+    copy_ = model_->upcycled(upcycling, 0);
     model_ = copy_.get();
   }
 

@@ -24,9 +24,8 @@ namespace {
 /// does.
 std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
                          const std::vector<int64_t>& wanted) {
-  const auto colours = [](int64_t channels) { return channels == 1 || channels == 3; };
   if (shape[0] != wanted[0]) {
-    if (!colours(shape[0]) || !colours(wanted[0])) return "";
+    if (!can_convert_channels(shape[0], wanted[0])) return "";
     return fmt::format("; phases.{}.preprocess.channels={} makes them {}", phase, wanted[0],
                        wanted[0] == 1 ? "grey" : "coloured");
   }
@@ -142,7 +141,6 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
 /// Checks the batches of an evaluation, whose last one may be smaller.
 void check_evaluation(const RunConfig& config, const SettingLocations& locations,
                       const Model& model, int64_t images) {
-  const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
     const RouteOptions rule = block.layer->router->evaluation_rule();

@@ -50,15 +50,11 @@ std::string* find_teacher(PhaseConfig& phase) {
 
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          const SettingLocations& locations,
+                                         std::vector<std::string> earlier,
                                          const std::vector<PhaseConfig>& phases,
                                          bool may_be_missing) {
   const std::string place = locations.find({"distill.teacher", "distill"});
   const std::string start = locations.at_place(place);
-  std::vector<std::string> earlier;
-  for (const PhaseConfig& phase : phases) {
-    if (phase.name == locations.phase().name) break;
-    earlier.push_back(phase.name);
-  }
   if (std::ranges::find(phases, teacher, &PhaseConfig::name) != phases.end()) {
     earlier.emplace_back("a run or a checkpoint");
     fail_usage("{}: teacher '{}' is no earlier phase; choose {}", start, teacher,

@@ -23,6 +23,9 @@ class PlannedModel {
   /// they began, which a resumed run finds in its checkpoint only.
   std::vector<std::string> classes;
 
+  /// Names of the phases before this one, in order.
+  std::vector<std::string> earlier;
+
   const Model& model() const { return *model_; }
 
   void upcycle(const Upcycling& upcycling) {
@@ -60,6 +63,7 @@ class PlannedModel {
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase, const DatasetInfo& data) {
     ended_[phase] = {model_->config(), guessed_, classes, data.mean, data.std};
+    earlier.push_back(phase);
   }
 
   void restore(const std::string& phase) {

@@ -82,26 +82,17 @@ int64_t count_trained_parameters(const Model& model, const SettingLocations& loc
   return count;
 }
 
-std::vector<std::string> names_before(const RunConfig& config, size_t index) {
-  std::vector<std::string> earlier;
-  for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
-  return earlier;
-}
-
-/// Checks that phase `index` restores an earlier one.
-void check_restored(const RunConfig& config, size_t index, const SettingLocations& locations) {
-  const std::vector<std::string> earlier = names_before(config, index);
-  const PhaseConfig& phase = locations.phase();
-  const std::string& wanted = phase.on_entry.restore;
-  if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
+/// Checks that the phase restores an earlier one.
+void check_restored(const std::vector<std::string>& earlier, const SettingLocations& locations) {
+  const std::string& wanted = locations.phase().on_entry.restore;
+  if (std::ranges::count(earlier, wanted) > 0) return;
   fail_usage("{}: no earlier phase is called '{}'{}{}", locations.at({"on_entry.restore"}), wanted,
              earlier.empty() ? "" : "; ", earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
-/// Checks the network that pruning on entry of phase `index` compares `model` with.
-void check_pretrained(const RunConfig& config, size_t index, const Model& model,
-                      MissingFiles missing) {
-  const PhaseConfig& phase = config.phases[index];
+/// Checks the network that pruning on entry of the phase compares the planned one with.
+void check_pretrained(const RunConfig& config, const PhaseConfig& phase,
+                      const PlannedModel& network, MissingFiles missing) {
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
   const std::string place = location_of(prune.source, {"pretrained", "criterion"});
   const bool needed = at_location(location_of(prune.source, {"criterion"}),
@@ -113,8 +104,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
     }
     return;
   }
-  const std::vector<std::string> earlier = names_before(config, index);
-  if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
+  if (std::ranges::count(network.earlier, prune.pretrained) > 0) return;
   if (!path_exists(prune.pretrained)) {
     const bool is_path = prune.pretrained.find('/') != std::string::npos;
     if (missing == MissingFiles::warn && is_path) {
@@ -122,7 +112,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
                   prune.pretrained);
       return;
     }
-    const std::string hint = did_you_mean(prune.pretrained, earlier);
+    const std::string hint = did_you_mean(prune.pretrained, network.earlier);
     fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder{}{}",
                place, phase.name, prune.pretrained, hint.empty() ? "" : "; ", hint);
   }
@@ -131,7 +121,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
       .verify = false, .load_model = false, .load_optimizer = false, .trust = config.trust};
   const std::string problem = at_location(place, [&] {
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
-    return pretrained_problem(model, *build_meta_model(config));
+    return pretrained_problem(network.model(), *build_meta_model(config));
   });
   if (problem.empty()) return;
   fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",
@@ -308,7 +298,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
       open_data(locations, datasets, network.model(), plan.config.preprocess);
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
-    check_restored(config, index, locations);
+    check_restored(network.earlier, locations);
     network.restore(phase.on_entry.restore);
   }
   check_images(locations, network.model(), *data);
@@ -332,7 +322,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     at_location(locations.find({"on_entry.upcycle"}), [&] { network.upcycle(*upcycling); });
   }
   if (phase.on_entry.prune) {
-    check_pretrained(config, index, network.model(), missing);
+    check_pretrained(config, phase, network, missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
     const std::string replace = prune.replace.value_or(default_replacement(network.model()));
     const std::string problem = replacement_problem(network.model(), replace);
@@ -350,7 +340,8 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (const std::string* const name = find_teacher(plan.config); name && !name->empty()) {
     std::optional<PlannedTeacher> teacher = network.after(*name);
     const bool may_be_missing = missing == MissingFiles::warn;
-    if (!teacher) teacher = teacher_in(*name, locations, config.phases, may_be_missing);
+    if (!teacher)
+      teacher = teacher_in(*name, locations, network.earlier, config.phases, may_be_missing);
     if (teacher) {
       check_teacher(*teacher, locations, network.model(), network.classes, data->info());
       plan.num_teacher_parameters = teacher->shape->num_parameters();

@@ -52,9 +52,10 @@ struct PlannedTeacher {
 
 /// Returns the teacher that a checkpoint holds. Where there is none, returns nothing with a warning
 /// if it `may_be_missing`; else throws Error (usage) with the location of the setting, also for a
-/// name among the run's `phases`, since the caller looked up earlier ones.
+/// name among the run's `phases`, since the caller looked up the `earlier` ones.
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          const SettingLocations& locations,
+                                         std::vector<std::string> earlier,
                                          const std::vector<PhaseConfig>& phases,
                                          bool may_be_missing);
 

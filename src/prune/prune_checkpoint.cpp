@@ -360,6 +360,10 @@ std::string pretrained_problem(const Model& finetuned, const Model& pretrained) 
     return fmt::format("it has {} members, not {}", pretrained.num_members(),
                        finetuned.num_members());
   }
+  if (pretrained.moe_blocks().empty()) {
+    return "it is dense, so it has no routers or experts to compare with; choose a criterion that "
+           "needs no pretrained network, such as reap or router-magnitude";
+  }
   const std::string problem = routing_problem(finetuned, pretrained);
   return problem.empty() ? shape_problem(finetuned, pretrained) : problem;
 }
@@ -405,12 +409,6 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   if (options.pretrained.empty()) return plan_pruning(input, prune);
   const Checkpoint before = load_newest_checkpoint(options.pretrained, options.load_options());
   const std::shared_ptr<Model> before_shape = meta_model_of(before);
-  if (before_shape->moe_blocks().empty()) {
-    fail_usage(
-        "prune: --pretrained {} is dense, so it has no routers or experts to compare with; choose "
-        "a criterion that needs no pretrained network, such as reap or router-magnitude",
-        options.pretrained.string());
-  }
   // What changed between two networks that are not one means nothing.
   const std::string problem = pretrained_problem(shape, *before_shape);
   if (!problem.empty()) {

@@ -104,8 +104,9 @@ void check_pretrained(const RunConfig& config, const PhaseConfig& phase,
     }
     return;
   }
-  if (std::ranges::count(network.earlier, prune.pretrained) > 0) return;
-  if (!path_exists(prune.pretrained)) {
+  const std::optional<PlannedTeacher> earlier = network.after(prune.pretrained);
+  if (earlier && !needed) return;
+  if (!earlier && !path_exists(prune.pretrained)) {
     const bool is_path = prune.pretrained.find('/') != std::string::npos;
     if (missing == MissingFiles::warn && is_path) {
       log_warning("phase '{}': prune.pretrained {} is not here; it is left unchecked", phase.name,
@@ -116,10 +117,11 @@ void check_pretrained(const RunConfig& config, const PhaseConfig& phase,
     fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder{}{}",
                place, phase.name, prune.pretrained, hint.empty() ? "" : "; ", hint);
   }
-  // It is verified when it is read, on entry of the phase.
+  // A checkpoint is verified when it is read, on entry of the phase.
   const LoadOptions present = {
       .verify = false, .load_model = false, .load_optimizer = false, .trust = config.trust};
   const std::string problem = at_location(place, [&] {
+    if (earlier) return pretrained_problem(network.model(), *earlier->shape);
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
     return pretrained_problem(network.model(), *build_meta_model(config));
   });

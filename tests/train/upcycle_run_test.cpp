@@ -59,6 +59,15 @@ TEST(UpcycleRun, IsCheckedBeforeAnythingIsTrained) {
   EXPECT_THAT(refusal("model.encoder.moe={\"layers\": [0]}"),
               HasSubstr("the network has experts already"));
   EXPECT_THAT(refusal("phases.pruned.on_entry.prune.keep=5"), HasSubstr("cannot keep 5 experts"));
+  const std::string prune = "phases.pruned.on_entry.prune.";
+  const auto compared_with = [&](const std::string& phase) {
+    return error_of([&] {
+      Trainer(course({prune + "criterion=router-norm-change", prune + "pretrained=" + phase}),
+              options_for(""));
+    });
+  };
+  EXPECT_THAT(compared_with("dense"), HasSubstr("it is dense, so it has no routers"));
+  EXPECT_EQ(compared_with("mixture"), "");
 }
 
 }  // namespace

@@ -103,25 +103,16 @@ double seconds_before(const fs::path& file) {
   return 0.0;
 }
 
-/// What an experiment leaves in its folder.
-struct Report {
-  std::string markdown, summary;
-  std::vector<Figure> figures;
-};
-
-Report report_of_runs(const Experiment& experiment, const RunsConfig& config,
-                      const std::vector<MeasuredRow>& rows, const Results& results,
-                      const fs::path& out) {
-  if (!config.sweep.is_given()) {
-    return {runs_markdown(experiment, config, rows, results),
-            runs_summary(experiment, config, rows, results, out),
-            runs_figures(config, rows, results)};
+/// Returns the results of an earlier, longer series of runs; without rows where the networks of
+/// those were made in another way than this experiment's.
+Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
+  if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
+  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
+                          "num_calibration_images", "images"}) {
+    const Value* setting = experiment.config.find(key);
+    if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }
-  const SweepPlan plan = sweep_plan(config, rows);
-  const Results kept = baseline_results(experiment, config.sweep);
-  return {sweep_markdown(experiment, plan, results, kept),
-          sweep_summary(experiment, plan, results, out, kept),
-          {sweep_figure(plan, results)}};
+  return {.rows = measured_rows(config.baseline_results)};
 }
 
 Report report_of_samples(const Experiment& experiment, const ReproduceOptions& options) {
@@ -244,7 +235,10 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
       row.paper = row.paper_std = std::nullopt;
       row.paper_bound.reset();
     }
-    report = report_of_runs(experiment, *runs, rows, results, options.out);
+    report = runs->sweep.is_given()
+                 ? sweep_report(experiment, sweep_plan(*runs, rows), results, options.out,
+                                baseline_results(experiment, runs->sweep))
+                 : runs_report(experiment, *runs, rows, results, options.out);
   }
   write_atomic(options.out / "results.json", to_json(results).dump(2) + "\n");
   write_atomic(options.out / "report.md", report.markdown);

@@ -130,6 +130,32 @@ std::string intervals(const RunsConfig& config, const Results& results) {
          text;
 }
 
+std::string markdown_of(const Experiment& experiment, const RunsConfig& config,
+                        const std::vector<MeasuredRow>& rows, const Results& results,
+                        const std::vector<TitledTable>& tables) {
+  std::string text = fmt::format("# {}\n\n{}\n\n{} Made by `{}` in {:.0f} s.\n\n", experiment.name,
+                                 experiment.description, experiment.scale_text(),
+                                 experiment.command(), results.seconds);
+  for (size_t i = 0; i < config.plots.size(); ++i) {
+    text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
+                        figure_stem(i));
+  }
+  text += fmt::format(
+      "Mean and standard deviation over n runs, which differ in their seeds.{}\n\n{}\n{}",
+      results_note(results), results_table(results).markdown(), meanings(rows, results));
+  text += intervals(config, results);
+  text += comparison_markdown(compared_with_first(results.rows));
+  if (!tables.empty()) {
+    text +=
+        "\nThe following tables are of each row's first run. Experts have no order: compare with "
+        "the paper only what does not depend on one.\n";
+  }
+  for (const TitledTable& item : tables) {
+    text += fmt::format("\n{}:\n\n{}", item.title(), item.table.markdown());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string figure_stem(size_t index) {
@@ -150,42 +176,18 @@ std::string files_summary(const fs::path& out, size_t figures, const std::string
          summary_line("results", (out / "results.json").string());
 }
 
-std::string runs_markdown(const Experiment& experiment, const RunsConfig& config,
-                          const std::vector<MeasuredRow>& rows, const Results& results) {
-  std::string text = fmt::format("# {}\n\n{}\n\n{} Made by `{}` in {:.0f} s.\n\n", experiment.name,
-                                 experiment.description, experiment.scale_text(),
-                                 experiment.command(), results.seconds);
-  for (size_t i = 0; i < config.plots.size(); ++i) {
-    text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
-                        figure_stem(i));
-  }
-  text += fmt::format("Mean and standard deviation over n runs, which differ in their seeds.{}",
-                      results_note(results));
-  text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
-  text += intervals(config, results);
-  text += comparison_markdown(compared_with_first(results.rows));
+Report runs_report(const Experiment& experiment, const RunsConfig& config,
+                   const std::vector<MeasuredRow>& rows, const Results& results,
+                   const fs::path& out) {
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
-  if (!tables.empty()) {
-    text +=
-        "\nThe following tables are of each row's first run. Experts have no order: compare with "
-        "the paper only what does not depend on one.\n";
-  }
+  std::string summary = fmt::format("{}, scale {}, {:.0f} s\n\n{}", results.experiment,
+                                    results.scale, results.seconds, results_table(results).text());
   for (const TitledTable& item : tables) {
-    text += fmt::format("\n{}:\n\n{}", item.title(), item.table.markdown());
+    summary += fmt::format("\n{}\n\n{}", item.title(), item.table.text());
   }
-  return text;
-}
-
-std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
-                         const std::vector<MeasuredRow>& rows, const Results& results,
-                         const fs::path& out) {
-  std::string text =
-      fmt::format("{}, scale {}, {:.0f} s\n\n{}", experiment.name, scale_name(experiment.scale),
-                  results.seconds, results_table(results).text());
-  for (const TitledTable& item : tables_of(experiment, config, rows)) {
-    text += fmt::format("\n{}\n\n{}", item.title(), item.table.text());
-  }
-  return text + "\n" + files_summary(out, config.plots.size());
+  return {markdown_of(experiment, config, rows, results, tables),
+          summary + "\n" + files_summary(out, config.plots.size()),
+          runs_figures(config, rows, results)};
 }
 
 }  // namespace moesaic

@@ -16,133 +16,10 @@ namespace {
 
 constexpr size_t kTerminalColumns = 100;
 
-/// Returns the mean over the runs and, of several, their standard deviation; "-" without a row.
-std::string percent(const Results& results, const std::string& row, const char* metric) {
-  const ResultRow* found = results.find(row, metric);
-  if (found == nullptr) return "-";
-  return found->std ? fmt::format("{:.2f} ({:.2f})", found->measured, *found->std)
-                    : fmt::format("{:.2f}", found->measured);
-}
-
 int64_t runs_of(const Results& results) {
   int64_t most = 0;
   for (const ResultRow& row : results.rows) most = std::max(most, row.num_runs);
   return most;
-}
-
-std::string runs_sentence(const Results& results) {
-  if (runs_of(results) == 1) return "";
-  return fmt::format(", mean (standard deviation) of {} runs", runs_of(results));
-}
-
-TextTable phase_table(const SweepPlan& plan, const Results& results) {
-  TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
-  for (const SweepPhase& phase : plan.phases) {
-    table.add({phase.name, phase.data, with_commas(phase.num_images),
-               percent(results, phase.name, "test_accuracy")});
-  }
-  return table;
-}
-
-/// Returns a table of networks' accuracies, "pruned -> recovered", and that of the .pt2 of one.
-TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& criteria,
-                         const Results& results) {
-  std::vector<std::string> header = {"experts"};
-  header.insert(header.end(), criteria.begin(), criteria.end());
-  const bool has_program = plan.exported && results.find(kSweepProgramRow, "accuracy") != nullptr;
-  if (has_program) header.emplace_back(".pt2, run 1");
-  TextTable table(header);
-  for (const SweepSize& size : plan.sizes) {
-    std::vector<std::string> cells = {size.text};
-    for (const std::string& criterion : criteria) {
-      const std::string row = sweep_row_name(size.name, criterion);
-      cells.push_back(percent(results, row, "accuracy") + " -> " +
-                      percent(results, row, "accuracy_recovered"));
-    }
-    if (has_program) {
-      const bool is_exported = size.name == sweep_size_name(plan.exported->num_experts);
-      cells.push_back(is_exported ? percent(results, kSweepProgramRow, "accuracy") : "-");
-    }
-    table.add(std::move(cells));
-  }
-  return table;
-}
-
-TextTable cost_table(const SweepPlan& plan, const Results& results, const std::string& criterion) {
-  TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
-                   "by capacity, %", "forward time, %"});
-  for (const SweepSize& size : plan.sizes) {
-    const auto value = [&](const char* metric) {
-      return sweep_value(results, sweep_row_name(size.name, criterion), metric);
-    };
-    table.add({size.text, with_commas(std::llround(value("parameters"))),
-               bytes_text(value("bytes")), fmt::format("{:.2f}", value("flops") / 1e6),
-               with_commas(std::llround(value("images_per_second"))),
-               fmt::format("{:.1f}", 100.0 - value("flops_saved")),
-               fmt::format("{:.1f}", 100.0 - value("capacity_flops_saved")),
-               fmt::format("{:.1f}", 100.0 - value("time_saved"))});
-  }
-  return table;
-}
-
-/// Returns one table, or several with fewer criteria where one would be too wide.
-std::string accuracy_texts(const SweepPlan& plan, const Results& results) {
-  std::string text;
-  std::vector<std::string> group;
-  const auto flush = [&] {
-    if (!text.empty()) text += '\n';
-    text += accuracy_table(plan, group, results).text();
-    group.clear();
-  };
-  for (const std::string& criterion : plan.criteria) {
-    std::vector<std::string> wider = group;
-    wider.push_back(criterion);
-    // Its numbers are aligned right, so that all lines are as long.
-    const size_t width = accuracy_table(plan, wider, results).text().find('\n');
-    if (!group.empty() && width > kTerminalColumns) flush();
-    group.push_back(criterion);
-  }
-  flush();
-  return text;
-}
-
-/// Returns the table of what was kept, as `text` makes it; "" where it has no place: several runs
-/// speak for themselves.
-std::string kept_text(const Results& results, const Results& kept,
-                      const std::function<std::string(const Results&)>& text) {
-  if (runs_of(results) > 1 || kept.rows.empty()) return "";
-  return fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", runs_of(kept),
-                     text(kept));
-}
-
-/// Compares the first criterion of each size with the others. What keeps all experts is the same
-/// for all.
-std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Results& results) {
-  std::vector<RowComparison> comparisons;
-  for (const SweepSize& size : plan.sizes) {
-    for (const char* metric : {"accuracy", "accuracy_recovered"}) {
-      for (size_t i = 1; size.count < plan.num_experts && i < plan.criteria.size(); ++i) {
-        const auto row_by = [&](const std::string& criterion) {
-          return results.find(sweep_row_name(size.name, criterion), metric);
-        };
-        const ResultRow *row = row_by(plan.criteria.front()), *other = row_by(plan.criteria[i]);
-        if (row == nullptr || other == nullptr) continue;
-        const auto comparison = compared(*row, *other);
-        if (comparison && comparison->difference.n > 1) comparisons.push_back(*comparison);
-      }
-    }
-  }
-  return comparisons;
-}
-
-std::string exported_sentence(const SweepPlan& plan, const Results& results) {
-  std::string text =
-      fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                  plan.exported->num_experts, plan.num_experts, plan.exported->criterion,
-                  sweep_value(results, "export", "forward_time_ratio"));
-  const ResultRow* program = results.find(kSweepProgramRow, "forward_time_ratio");
-  if (program != nullptr) text += fmt::format("; {}, {:.2f} x", kSweepProgram, program->measured);
-  return text;
 }
 
 constexpr const char* kSweepStyle = R"(  array marker[6] = [7, 5, 9, 13, 11, 15]
@@ -202,23 +79,6 @@ std::string letter_of(int choice) {
   return choice < 26 ? letter : letter + std::to_string(choice / 26);
 }
 
-/// Returns the line of one size: what every criterion came to.
-std::string data_line(const SweepPlan& plan, const SweepSize& size, const Results& results) {
-  std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
-  for (const std::string& criterion : plan.criteria) {
-    const std::string row = sweep_row_name(size.name, criterion);
-    const auto value = [&](const char* metric) { return sweep_value(results, row, metric); };
-    const auto spread = [&](const char* metric) {
-      return results.find(row, metric)->std.value_or(0.0);
-    };
-    text += fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
-                        value("parameters_pruned"), value("accuracy"), spread("accuracy"),
-                        value("accuracy_recovered"), spread("accuracy_recovered"),
-                        100.0 - value("flops_saved"), 100.0 - value("time_saved"));
-  }
-  return text + "\n";
-}
-
 std::string data_heading(const SweepPlan& plan) {
   std::string text = "# experts";
   for (const std::string& criterion : plan.criteria) {
@@ -236,142 +96,272 @@ struct SweepTic {
   double place = 0.0;
 };
 
-}  // namespace
+/// What a sweep came to, or an earlier one with the same plan.
+struct SweepFindings {
+  const SweepPlan& plan;
+  const Results& results;
+  const std::string& criterion = plan.criteria.front();  ///< Costs are those of its networks.
 
-double sweep_value(const Results& results, const std::string& row, const std::string& metric) {
-  const ResultRow* found = results.find(row, metric);
-  if (found == nullptr) fail("the results have no {} of '{}'", metric, row);
-  return found->measured;
-}
-
-std::string largest_text(const SweepPlan& plan, const Results& results,
-                         const std::string& criterion) {
-  const auto parameters = [&](const SweepSize& size) {
-    return sweep_value(results, sweep_row_name(size.name, criterion), "parameters");
-  };
-  const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
-  return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
-}
-
-Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
-  if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
-  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "num_calibration_images", "images"}) {
-    const Value* setting = experiment.config.find(key);
-    if (setting != nullptr && !arguments_in(*setting).empty()) return {};
+  /// Returns the value of a network by the criterion. Throws Error where the results have none.
+  double cost(const SweepSize& size, const char* metric) const {
+    return value(sweep_row_name(size.name, criterion), metric);
   }
-  return {.rows = measured_rows(config.baseline_results)};
+  double value(const std::string& row, const char* metric) const {
+    const ResultRow* found = results.find(row, metric);
+    if (found == nullptr) fail("the results have no {} of '{}'", metric, row);
+    return found->measured;
+  }
+  /// Returns the mean over the runs and, of several, their standard deviation; "-" without a row.
+  std::string percent(const std::string& row, const char* metric) const {
+    const ResultRow* found = results.find(row, metric);
+    if (found == nullptr) return "-";
+    return found->std ? fmt::format("{:.2f} ({:.2f})", found->measured, *found->std)
+                      : fmt::format("{:.2f}", found->measured);
+  }
+  std::string runs_sentence() const {
+    if (runs_of(results) == 1) return "";
+    return fmt::format(", mean (standard deviation) of {} runs", runs_of(results));
+  }
+  /// Returns the size of the network with the most parameters, of which costs are fractions.
+  std::string largest() const {
+    const SweepSize& size = *std::ranges::max_element(
+        plan.sizes, {}, [&](const SweepSize& one) { return cost(one, "parameters"); });
+    return size.count > 0 ? fmt::format("{} experts", size.count) : size.text;
+  }
+
+  TextTable phases() const {
+    TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
+    for (const SweepPhase& phase : plan.phases) {
+      table.add({phase.name, phase.data, with_commas(phase.num_images),
+                 percent(phase.name, "test_accuracy")});
+    }
+    return table;
+  }
+
+  /// Returns a table of networks' accuracies, "pruned -> recovered", and that of the .pt2 of one.
+  TextTable accuracies(const std::vector<std::string>& criteria) const {
+    std::vector<std::string> header = {"experts"};
+    header.insert(header.end(), criteria.begin(), criteria.end());
+    const bool has_program = plan.exported && results.find(kSweepProgramRow, "accuracy") != nullptr;
+    if (has_program) header.emplace_back(".pt2, run 1");
+    TextTable table(header);
+    for (const SweepSize& size : plan.sizes) {
+      std::vector<std::string> cells = {size.text};
+      for (const std::string& by : criteria) {
+        const std::string row = sweep_row_name(size.name, by);
+        cells.push_back(percent(row, "accuracy") + " -> " + percent(row, "accuracy_recovered"));
+      }
+      if (has_program) {
+        const bool is_exported = size.name == sweep_size_name(plan.exported->num_experts);
+        cells.push_back(is_exported ? percent(kSweepProgramRow, "accuracy") : "-");
+      }
+      table.add(std::move(cells));
+    }
+    return table;
+  }
+
+  /// Returns one table, or several with fewer criteria where one would be too wide.
+  std::string accuracy_texts() const {
+    std::string text, table;
+    std::vector<std::string> group;
+    for (const std::string& by : plan.criteria) {
+      group.push_back(by);
+      std::string wider = accuracies(group).text();
+      // Its numbers are aligned right, so that all lines are as long.
+      if (group.size() > 1 && wider.find('\n') > kTerminalColumns) {
+        text += table + "\n";
+        group = {by};
+        wider = accuracies(group).text();
+      }
+      table = std::move(wider);
+    }
+    return text + table;
+  }
+
+  TextTable costs() const {
+    TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
+                     "by capacity, %", "forward time, %"});
+    for (const SweepSize& size : plan.sizes) {
+      const auto left = [&](const char* saved) {
+        return fmt::format("{:.1f}", 100.0 - cost(size, saved));
+      };
+      table.add({size.text, with_commas(std::llround(cost(size, "parameters"))),
+                 bytes_text(cost(size, "bytes")), fmt::format("{:.2f}", cost(size, "flops") / 1e6),
+                 with_commas(std::llround(cost(size, "images_per_second"))), left("flops_saved"),
+                 left("capacity_flops_saved"), left("time_saved")});
+    }
+    return table;
+  }
+
+  /// Compares the first criterion of each size with the others. What keeps all experts is the same
+  /// for all.
+  std::vector<RowComparison> compared_criteria() const {
+    std::vector<RowComparison> comparisons;
+    for (const SweepSize& size : plan.sizes) {
+      for (const char* metric : {"accuracy", "accuracy_recovered"}) {
+        const ResultRow* row = results.find(sweep_row_name(size.name, criterion), metric);
+        for (size_t i = 1; size.count < plan.num_experts && i < plan.criteria.size(); ++i) {
+          const ResultRow* other =
+              results.find(sweep_row_name(size.name, plan.criteria[i]), metric);
+          if (row == nullptr || other == nullptr) continue;
+          const auto comparison = compared(*row, *other);
+          if (comparison && comparison->difference.n > 1) comparisons.push_back(*comparison);
+        }
+      }
+    }
+    return comparisons;
+  }
+
+  std::string exported() const {
+    std::string text =
+        fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
+                    plan.exported->num_experts, plan.num_experts, plan.exported->criterion,
+                    value("export", "forward_time_ratio"));
+    const ResultRow* program = results.find(kSweepProgramRow, "forward_time_ratio");
+    if (program != nullptr) text += fmt::format("; {}, {:.2f} x", kSweepProgram, program->measured);
+    return text;
+  }
+
+  /// Returns the line of one size: what every criterion came to.
+  std::string data_line(const SweepSize& size) const {
+    std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
+    for (const std::string& by : plan.criteria) {
+      const std::string row = sweep_row_name(size.name, by);
+      const auto spread = [&](const char* metric) {
+        return results.find(row, metric)->std.value_or(0.0);
+      };
+      text +=
+          fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
+                      value(row, "parameters_pruned"), value(row, "accuracy"), spread("accuracy"),
+                      value(row, "accuracy_recovered"), spread("accuracy_recovered"),
+                      100.0 - value(row, "flops_saved"), 100.0 - value(row, "time_saved"));
+    }
+    return text + "\n";
+  }
+
+  /// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
+  /// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward
+  /// time of the first criterion. Numbers of experts are lines, choices by layer points beside
+  /// them.
+  Figure figure() const {
+    // Numbers of experts are a block and choices by layer, which the axis calls by letters,
+    // another.
+    std::string counts = data_heading(plan), choices, lines, tics;
+    std::vector<SweepTic> places;
+    int letters = 0;
+    double most_pruned = 0.0;
+    for (const SweepSize& size : plan.sizes) {
+      (size.count > 0 ? counts : choices) += data_line(size);
+      std::string name = std::to_string(size.count);
+      if (size.count == 0) {
+        name = letter_of(letters++);
+        lines += " . \"\\n\" . " + plot_name(name + ": " + size.text);
+      }
+      const double pruned = cost(size, "parameters_pruned");
+      most_pruned = std::max(most_pruned, pruned);
+      const std::string percent = fmt::format("{:.0f}", pruned);
+      const auto same = std::ranges::find(places, percent, &SweepTic::percent);
+      if (same == places.end()) {
+        places.push_back({percent, name, pruned});
+      } else {
+        same->sizes += ", " + name;
+      }
+    }
+    for (const auto& [percent, sizes, place] : places) {
+      tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
+    }
+    const double span = results.rows.front().num_runs > 1 ? most_pruned : 0.0;  // Of error bars.
+    // The figure grows for the lines of choices under the axis and for those of the key above it.
+    constexpr int kLine = 18, kRows = 3;
+    const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
+    const std::string head = fmt::format(
+        "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
+        "  span = {:.3f}\n  rows = {}\n  set xtics ({})\n",
+        fmt::join(plan.criteria, " "), plan.num_experts, lines,
+        letters == 0 ? 0 : plan.criteria.size(), plot_name(largest()), span, rows, tics);
+    const Metric& accuracy = *find_metric(sweep_metrics(/*is_of_network=*/true), "accuracy");
+    std::vector<std::string> blocks = {counts};
+    if (letters > 0) blocks.push_back(choices);
+    return panel_figure("figure",
+                        {{head + range_commands(accuracy) + kSweepStyle, {kAccuracyPlots}, blocks},
+                         {kCostStyle, {kCostPlots}}},
+                        {.columns = 2,
+                         .width = 355,
+                         .height = 225,
+                         .left = 96,
+                         .right = 29,
+                         .top = 112 + kLine * (rows - kRows),
+                         .bottom = 113 + kLine * letters,
+                         .gap_x = 125});
+  }
+};
+
+/// Returns the table of what was kept, as `text` makes it; "" where it has no place: several runs
+/// speak for themselves.
+std::string kept_text(const SweepFindings& found, const SweepFindings& kept, const auto& text) {
+  if (runs_of(found.results) > 1 || kept.results.rows.empty()) return "";
+  return fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", runs_of(kept.results),
+                     text(kept));
 }
 
-std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
-                           const Results& results, const Results& kept) {
-  const std::string& criterion = plan.criteria.front();
+std::string markdown_of(const Experiment& experiment, const SweepFindings& found,
+                        const SweepFindings& kept) {
+  const auto& [plan, results, criterion] = found;
   const bool has_choices = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
-  const auto table = [&](const Results& of) {
-    return accuracy_table(plan, plan.criteria, of).markdown();
+  const auto table = [](const SweepFindings& of) {
+    return of.accuracies(of.plan.criteria).markdown();
   };
   std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
                                  experiment.description, experiment.scale_text(), results.seconds);
-  text += phase_table(plan, results).markdown();
+  text += found.phases().markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
       "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      plan.phases.back().data, runs_sentence(results),
+      plan.phases.back().data, found.runs_sentence(),
       has_choices ? " Behind the name of a choice by layer stand the experts of each layer." : "",
-      table(results), kept_text(results, kept, table));
-  text += comparison_markdown(compared_criteria(plan, results));
+      table(found), kept_text(found, kept, table));
+  text += comparison_markdown(found.compared_criteria());
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "
       "{}. FLOPs count the matrix multiplications of the rows that the test split's routing really "
       "computed, and by capacity those of full capacity buffers of the experts that are left. "
       "Speed is the median over forward passes in which all networks took turns.\n\n{}",
-      criterion, largest_text(plan, results, criterion),
-      cost_table(plan, results, criterion).markdown());
+      criterion, found.largest(), found.costs().markdown());
   if (plan.exported) {
-    text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
+    text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, found.exported());
   }
   text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
                       results.has_paper_values() ? "Values of the paper are beside ours."
                                                  : "No paper has this task.",
                       results_note(results), results_table(results).markdown());
-  text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
-                      experiment.command());
-  return text;
+  return text + fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
+                            experiment.command());
 }
 
-std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const fs::path& out, const Results& kept) {
-  const std::string& criterion = plan.criteria.front();
-  std::string text =
-      fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
-  text += phase_table(plan, results).text();
-  text +=
-      fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
-                  plan.phases.back().data, runs_sentence(results), accuracy_texts(plan, results));
-  text += kept_text(results, kept, [&](const Results& of) { return accuracy_texts(plan, of); });
-  text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
-                      largest_text(plan, results, criterion),
-                      cost_table(plan, results, criterion).text());
+std::string summary_of(const SweepFindings& found, const SweepFindings& kept, const fs::path& out) {
+  const auto& [plan, results, criterion] = found;
+  const auto tables = [](const SweepFindings& of) { return of.accuracy_texts(); };
   std::string model;
   if (plan.exported) {
-    model = summary_line("model", (out / kSweepModel).string()) +
-            summary_line("", exported_sentence(plan, results));
+    model =
+        summary_line("model", (out / kSweepModel).string()) + summary_line("", found.exported());
   }
-  return text + "\n" + files_summary(out, 1, model);
+  return fmt::format(
+      "{}, scale {}, {:.0f} s\n\n{}\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}{}\nCost "
+      "by {}; fractions are of the network with {}\n\n{}\n{}",
+      results.experiment, results.scale, results.seconds, found.phases().text(),
+      plan.phases.back().data, found.runs_sentence(), tables(found), kept_text(found, kept, tables),
+      criterion, found.largest(), found.costs().text(), files_summary(out, 1, model));
 }
 
-Figure sweep_figure(const SweepPlan& plan, const Results& results) {
-  // Numbers of experts are a block and choices by layer, which the axis calls by letters, another.
-  std::string counts = data_heading(plan), choices, lines, tics;
-  std::vector<SweepTic> places;
-  int letters = 0;
-  double most_pruned = 0.0;
-  for (const SweepSize& size : plan.sizes) {
-    (size.count > 0 ? counts : choices) += data_line(plan, size, results);
-    std::string name = std::to_string(size.count);
-    if (size.count == 0) {
-      name = letter_of(letters++);
-      lines += " . \"\\n\" . " + plot_name(name + ": " + size.text);
-    }
-    const double pruned =
-        sweep_value(results, sweep_row_name(size.name, plan.criteria.front()), "parameters_pruned");
-    most_pruned = std::max(most_pruned, pruned);
-    const std::string percent = fmt::format("{:.0f}", pruned);
-    const auto same = std::ranges::find(places, percent, &SweepTic::percent);
-    if (same == places.end()) {
-      places.push_back({percent, name, pruned});
-    } else {
-      same->sizes += ", " + name;
-    }
-  }
-  for (const auto& [percent, sizes, place] : places) {
-    tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
-  }
-  const double span = results.rows.front().num_runs > 1 ? most_pruned : 0.0;  // Of error bars.
-  // The figure grows for the lines of choices under the axis and for those of the key above it.
-  constexpr int kLine = 18, kRows = 3;
-  const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
-  const std::string head = fmt::format(
-      "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
-      "  span = {:.3f}\n  rows = {}\n  set xtics ({})\n",
-      fmt::join(plan.criteria, " "), plan.num_experts, lines,
-      letters == 0 ? 0 : plan.criteria.size(),
-      plot_name(largest_text(plan, results, plan.criteria.front())), span, rows, tics);
-  const Metric& accuracy = *find_metric(sweep_metrics(/*is_of_network=*/true), "accuracy");
-  std::vector<std::string> blocks = {counts};
-  if (letters > 0) blocks.push_back(choices);
-  return panel_figure("figure",
-                      {{head + range_commands(accuracy) + kSweepStyle, {kAccuracyPlots}, blocks},
-                       {kCostStyle, {kCostPlots}}},
-                      {.columns = 2,
-                       .width = 355,
-                       .height = 225,
-                       .left = 96,
-                       .right = 29,
-                       .top = 112 + kLine * (rows - kRows),
-                       .bottom = 113 + kLine * letters,
-                       .gap_x = 125});
+}  // namespace
+
+Report sweep_report(const Experiment& experiment, const SweepPlan& plan, const Results& results,
+                    const fs::path& out, const Results& kept) {
+  const SweepFindings found{plan, results}, earlier{plan, kept};
+  return {
+      markdown_of(experiment, found, earlier), summary_of(found, earlier, out), {found.figure()}};
 }
 
 }  // namespace moesaic

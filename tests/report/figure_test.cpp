@@ -16,7 +16,7 @@ using report_test::TempDir;
 using test::names_in;
 
 Figure figure_of(const report_test::MadeSweep& made) {
-  return sweep_figure(made.plan, made.results());
+  return sweep_report(report_test::experiment(), made.plan, made.results(), "out").figures.at(0);
 }
 
 TEST(SweepFigure, DataHasAColumnForEachNumber) {

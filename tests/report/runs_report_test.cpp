@@ -9,7 +9,8 @@ namespace {
 
 class RunsReport : public ::testing::Test {
  protected:
-  std::string markdown() const { return runs_markdown(experiment_, config_, rows_, results()); }
+  Report report() const { return runs_report(experiment_, config_, rows_, results(), "out"); }
+  std::string markdown() const { return report().markdown; }
   Results results() const {
     return {.experiment = "small",
             .scale = "paper",
@@ -52,15 +53,14 @@ TEST_F(RunsReport, ComparesRowsInPairsOfRuns) {
 }
 
 TEST_F(RunsReport, HasTablesBesideThePapers) {
-  EXPECT_THAT(
-      markdown(),
-      AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 steps:\n\n"),
-            HasSubstr("| all, before training |        4 |        6 |\n"
-                      "| all, at the end      |        4 |       16 |\n"
-                      "| cluster 1            |        1 |        2 |\n"),
-            HasSubstr("The paper's it's_a mixture, training examples:"),
-            HasSubstr("| all, at the end      |        5 |        5 |\n"),
-            HasSubstr("| expert and signal | expert 1 | expert 2 |\n")));
+  EXPECT_THAT(markdown(),
+              AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 steps:\n\n"),
+                    HasSubstr("| all, before training |        4 |        6 |\n"
+                              "| all, at the end      |        4 |       16 |\n"
+                              "| cluster 1            |        1 |        2 |\n"),
+                    HasSubstr("The paper's it's_a mixture, training examples:"),
+                    HasSubstr("| all, at the end      |        5 |        5 |\n"),
+                    HasSubstr("| expert and signal | expert 1 | expert 2 |\n")));
   experiment_.scale = Scale::quick;
   EXPECT_THAT(markdown(), Not(HasSubstr("The paper's it's_a mixture")));
 }
@@ -88,7 +88,7 @@ TEST_F(RunsReport, ShowsATableOfSeveralRowsOnce) {
 }
 
 TEST_F(RunsReport, ASummaryNamesTheFiles) {
-  EXPECT_THAT(runs_summary(experiment_, config_, rows_, results(), "out"),
+  EXPECT_THAT(report().summary,
               AllOf(HasSubstr("small, scale paper, 3 s\n\nrow  "), HasSubstr("cluster 1"),
                     HasSubstr("figure   out/figure.svg, figure.png\n"
                               "         out/figure-2.svg, figure-2.png\n"

@@ -19,6 +19,15 @@ using report_test::made_sweep;
 using report_test::made_with_choice;
 using report_test::MadeSweep;
 
+std::string markdown_of(const MadeSweep& made, const Results& results,
+                        const Experiment& of = experiment()) {
+  return sweep_report(of, made.plan, results, "out").markdown;
+}
+
+std::string summary_of(const MadeSweep& made, const Results& results, const Results& kept = {}) {
+  return sweep_report(experiment(), made.plan, results, "out", kept).summary;
+}
+
 TEST(SweepSavings, AreOfTheNetworkWithTheMostParameters) {
   MadeSweep made = made_sweep();
   for (int i = 0; i < 2; ++i) {
@@ -27,7 +36,7 @@ TEST(SweepSavings, AreOfTheNetworkWithTheMostParameters) {
       std::vector<double> numbers;
       for (const char* metric :
            {"parameters_pruned", "flops_saved", "capacity_flops_saved", "time_saved"}) {
-        numbers.push_back(sweep_value(results, row, metric));
+        numbers.push_back(results.find(row, metric)->measured);
       }
       return numbers;
     };
@@ -39,15 +48,15 @@ TEST(SweepSavings, AreOfTheNetworkWithTheMostParameters) {
   }
   made = made_with_choice();
   made.plan.sizes.erase(made.plan.sizes.begin());
-  EXPECT_DOUBLE_EQ(sweep_value(made.results(), "keep4/random", "parameters_pruned"), 10.0);
-  EXPECT_EQ(largest_text(made.plan, made.results(), "random"), "first_whole (8, 2)");
+  EXPECT_DOUBLE_EQ(made.results().find("keep4/random", "parameters_pruned")->measured, 10.0);
+  EXPECT_THAT(summary_of(made, made.results()), HasSubstr("the network with first_whole (8, 2)\n"));
 }
 
 TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
   made.plan.exported = {};
   const Results results = made.results();
-  const std::string text = sweep_summary(experiment(), made.plan, results, "out");
+  const std::string text = summary_of(made, results);
   EXPECT_THAT(text, HasSubstr("pruned -> recovered, mean (standard deviation) of 2 runs\n"));
   EXPECT_THAT(text, HasSubstr("94.25 (1.41) -> 96.25 (0.00)"));
   EXPECT_THAT(text, Not(HasSubstr("TorchScript")));
@@ -64,20 +73,19 @@ TEST(SweepSummary, HasAColumnForTheProgramThatWasEvaluated) {
   made.rows.push_back({kSweepProgramRow,
                        {{"forward_time_ratio", "ratio"}, {"accuracy", "test accuracy, %"}},
                        {std::move(run)}});
-  const std::string text = sweep_summary(experiment(), made.plan, made.results(), "out");
+  const std::string text = summary_of(made, made.results());
   EXPECT_THAT(text, HasSubstr("        random  .pt2, run 1\n"));
   EXPECT_THAT(text, HasSubstr("96.50 -> 96.75            -\n"));
   EXPECT_THAT(text, HasSubstr("71.00 -> 95.00        96.25\n"));
   EXPECT_THAT(text, HasSubstr("1.12 x our forward time; model.pt2, 1.05 x\n"));
   made.plan.exported = {};
-  EXPECT_THAT(sweep_summary(experiment(), made.plan, made.results(), "out"),
-              Not(HasSubstr(".pt2")));
+  EXPECT_THAT(summary_of(made, made.results()), Not(HasSubstr(".pt2")));
 }
 
 TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
   MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
   made.rows.back().runs[1].final.numbers["accuracy"] = 71.25;
-  const std::string text = sweep_markdown(experiment(), made.plan, made.results());
+  const std::string text = markdown_of(made, made.results());
   // 93.25 - 71 and 95.25 - 71.25: mean 23.125, standard error 0.875.
   EXPECT_THAT(text,
               HasSubstr("| keep4/router-norm-change | keep4/random | accuracy           | 2 |      "
@@ -95,11 +103,10 @@ TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
                          .root();
   const MadeSweep one = made_sweep();
   const Results results = one.results();
-  const std::string text =
-      sweep_summary(experiment(), one.plan, results, "out", {.rows = measured_rows(kept)});
+  const std::string text = summary_of(one, results, {.rows = measured_rows(kept)});
   EXPECT_THAT(text, HasSubstr("Kept from 5 runs, mean (standard deviation)\n"));
   EXPECT_THAT(text, HasSubstr("70.50 (2.52) -> 95.00"));
-  EXPECT_THAT(sweep_summary(experiment(), one.plan, results, "out"), Not(HasSubstr("Kept")));
+  EXPECT_THAT(summary_of(one, results), Not(HasSubstr("Kept")));
 }
 
 TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
@@ -108,10 +115,10 @@ TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
   ASSERT_NE(results.find("first_whole/random", "accuracy"), nullptr);
   EXPECT_EQ(results.find("first_whole/random", "accuracy")->measured, 94.5);
   EXPECT_EQ(results.find("first_whole/random", "flops_saved")->measured, 20.0);
-  const std::string text = sweep_summary(experiment(), made.plan, results, "out");
+  const std::string text = summary_of(made, results);
   EXPECT_THAT(text, HasSubstr("\nfirst_whole (8, 2)      94.50 -> 96.50  94.50 -> 96.50\n"));
   EXPECT_THAT(text, HasSubstr("\nfirst_whole (8, 2)   1,000,000  4.00 MB"));
-  const std::string report = sweep_markdown(experiment(), made.plan, results);
+  const std::string report = markdown_of(made, results);
   EXPECT_THAT(report,
               HasSubstr("ranked them. Behind the name of a choice by layer stand the experts"));
 }
@@ -133,7 +140,7 @@ TEST(SweepRows, NameEveryNumber) {
 }
 
 TEST(SweepMarkdown, IsTheWholeReport) {
-  const std::string text = sweep_markdown(experiment(), made_sweep().plan, made_sweep().results());
+  const std::string text = markdown_of(made_sweep(), made_sweep().results());
   const std::string head = R"(# demo
 
 What pruning costs.
@@ -189,8 +196,7 @@ Made by `moesaic reproduce demo --scale paper`; `gnuplot figure.gp` draws the fi
 TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
   Experiment quick = experiment(Scale::quick);
   quick.overrides = {"train.seed=2"};
-  const std::string text =
-      sweep_markdown(quick, made_sweep().plan, made_sweep().results(Scale::quick));
+  const std::string text = markdown_of(made_sweep(), made_sweep().results(Scale::quick), quick);
   EXPECT_THAT(text, HasSubstr("Scale: **quick**. Sizes are smaller than the paper's"));
   EXPECT_THAT(text, Not(HasSubstr("Scale: paper")));
   EXPECT_THAT(text, HasSubstr("`moesaic reproduce demo train.seed=2 --scale quick`"));
@@ -199,7 +205,7 @@ TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
 TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
   Results results = made_sweep().results();
   results.rows[0].paper = 89.5;
-  const std::string text = sweep_markdown(experiment(), made_sweep().plan, results);
+  const std::string text = markdown_of(made_sweep(), results);
   EXPECT_THAT(text, Not(HasSubstr("No paper has this task")));
   EXPECT_THAT(
       text,
@@ -209,7 +215,7 @@ TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
 }
 
 TEST(SweepSummary, IsAlignedAndNamesTheFiles) {
-  EXPECT_EQ(sweep_summary(experiment(), made_sweep().plan, made_sweep().results(), "out"),
+  EXPECT_EQ(summary_of(made_sweep(), made_sweep().results()),
             R"(demo, scale paper, 301 s
 
 phase     data     test images  test accuracy, %
@@ -247,7 +253,7 @@ TEST(SweepSummary, ManyCriteriaFillSeveralTablesOfAHundredColumns) {
       made.add_network(size + criterion, 90.0, 91.0, 1000, 1e6, 100.0);
     }
   }
-  const std::string text = sweep_summary(experiment(), made.plan, made.results(), "out");
+  const std::string text = summary_of(made, made.results());
   std::istringstream lines(text);
   int64_t tables = 0;
   for (std::string line; std::getline(lines, line);) {

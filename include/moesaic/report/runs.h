@@ -350,14 +350,16 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
 /// the runs beside the paper's values; then the exponents of the fits and the ratios.
 std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<MeasuredRow>& rows);
 
-/// Returns the text of report.md.
-std::string runs_markdown(const Experiment& experiment, const RunsConfig& config,
-                          const std::vector<MeasuredRow>& rows, const Results& results);
+/// What an experiment leaves in its folder, and what it says on a terminal.
+struct Report {
+  std::string markdown, summary;  ///< Text of report.md, and for a terminal of 100 columns.
+  std::vector<Figure> figures;
+};
 
-/// Returns a summary for a terminal; `out` is the folder of the files.
-std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
-                         const std::vector<MeasuredRow>& rows, const Results& results,
-                         const fs::path& out);
+/// Returns the report of rows, with the figures of all plots; `out` is the folder of the files.
+Report runs_report(const Experiment& experiment, const RunsConfig& config,
+                   const std::vector<MeasuredRow>& rows, const Results& results,
+                   const fs::path& out);
 
 /// Returns one figure for each plot of the experiment, in order.
 std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
@@ -371,30 +373,10 @@ std::string summary_line(const std::string& what, const std::string& value);
 /// Returns the lines of a summary that name so many figures, after `more` the other files.
 std::string files_summary(const fs::path& out, size_t figures, const std::string& more = "");
 
-/// Returns the value of a network's row. Throws Error where the results have none.
-double sweep_value(const Results& results, const std::string& row, const std::string& metric);
-
-/// Returns the size of the network with the most parameters, of which costs are fractions: "8
-/// experts", or a choice's text.
-std::string largest_text(const SweepPlan& plan, const Results& results,
-                         const std::string& criterion);
-
-/// Returns the results in `config.baseline_results`; without rows where the networks of those were
-/// made in another way than this experiment's.
-Results baseline_results(const Experiment& experiment, const SweepConfig& config);
-
-/// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.
-/// Beside one run stand the rows of `baseline_results`, of more.
-std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
-                           const Results& results, const Results& kept = {});
-
-/// Returns a summary for a terminal of 100 columns, likewise; `out` is the folder of the files.
-std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const fs::path& out, const Results& kept = {});
-
-/// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
-/// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward
-/// time of the first criterion. Numbers of experts are lines, choices by layer points beside them.
-Figure sweep_figure(const SweepPlan& plan, const Results& results);
+/// Returns the report of a sweep, with a figure of two panels over the fraction of pruned
+/// parameters: accuracy by criterion, and costs. Beside one run stand the rows of `kept`, the
+/// results of more.
+Report sweep_report(const Experiment& experiment, const SweepPlan& plan, const Results& results,
+                    const fs::path& out, const Results& kept = {});
 
 }  // namespace moesaic

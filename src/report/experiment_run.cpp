@@ -11,11 +11,47 @@
 #include "moesaic/base/suggestions.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/data/views.h"
+#include "moesaic/report/probe.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
 namespace {
+
+/// What is measured of a network.
+struct ProbeContext {
+  DataSplits data;  ///< Data of a phase, preprocessed.
+  std::string loss;
+  std::vector<const Probe*> probes = {};
+  /// Of what is measured at the end of a phase: names in the results by metric, and the row of the
+  /// results, "" for the run's own.
+  std::map<std::string, std::string> names = {};
+  std::string row = {};
+};
+
+struct ExperimentRun {
+  RunConfig config;
+  ProbeContext final = {}, snapshots = {};                 ///< All on the data of the last phase.
+  std::map<std::string, ProbeContext> phase_metrics = {};  ///< By phase.
+  std::vector<MeasuredRow> result_rows = {};               ///< See PreparedRow.
+  std::vector<std::string> best = {};  ///< Metrics whose best snapshot is a metric, best_<name>.
+  std::vector<std::string> converged = {};  ///< See SnapshotConfig.
+  int64_t unit = 1;                         ///< Steps that `converged` counts as one.
+  int64_t every = 1;                        ///< Steps between two snapshots.
+  bool begins_last_phase = false;  ///< Whether one is before the last phase, for a plot of it.
+  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned steps, and images of each.
+
+  /// Returns how many images the first so many steps take; all of them by default.
+  int64_t images(int64_t num_steps = std::numeric_limits<int64_t>::max()) const {
+    int64_t sum = 0;
+    for (const auto& [steps, batch] : phases) {
+      const int64_t made = std::min(steps, num_steps);
+      sum += made * batch;
+      num_steps -= made;
+    }
+    return sum;
+  }
+};
 
 /// Returns what a phase's network is evaluated on: its data with the labels of its outputs.
 ProbeContext probe_context_of(const PhasePlan& plan, const Model& shape, DatasetCache& datasets) {
@@ -185,26 +221,6 @@ Measurement measured(const RunConfig& config, const ProbeContext& probe_context,
   return measurement;
 }
 
-}  // namespace
-
-DatasetOpener opener_of(DatasetCache& datasets) {
-  return DatasetOpener(
-      [&datasets](std::string_view name, std::string_view split) {
-        return datasets.get(std::string(name), std::string(split));
-      },
-      [&datasets](std::string_view name) { return datasets.splits(name); });
-}
-
-int64_t ExperimentRun::images(int64_t num_steps) const {
-  int64_t sum = 0;
-  for (const auto& [steps, batch] : phases) {
-    const int64_t made = std::min(steps, num_steps);
-    sum += made * batch;
-    num_steps -= made;
-  }
-  return sum;
-}
-
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        DatasetCache& datasets) {
   ExperimentRun run{.config = std::move(config)};
@@ -240,7 +256,9 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
   return run;
 }
 
-std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, DatasetCache& datasets,
+/// Trains and measures a run. Returns nothing where `on_images` ended it.
+std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index,
+                                  const std::string& device, DatasetCache& datasets,
                                   const ImageCallback& on_images) {
   RunResult made;
   RunRecord& record = made[run.result_rows.back().name];
@@ -267,7 +285,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));
     seconds.push_back(trained);
   };
-  TrainerOptions options{.device = run.device, .show_progress = false, .open = opener_of(datasets)};
+  TrainerOptions options{.device = device, .show_progress = false, .open = opener_of(datasets)};
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   const int64_t last_phase = run.result_rows.back().steps_before_last_phase;
   options.on_step = [&](Model& model, int64_t step) {
@@ -305,6 +323,29 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
   add_best(run.best, record);
   add_converged(run, seconds, record);
   return made;
+}
+
+}  // namespace
+
+DatasetOpener opener_of(DatasetCache& datasets) {
+  return DatasetOpener(
+      [&datasets](std::string_view name, std::string_view split) {
+        return datasets.get(std::string(name), std::string(split));
+      },
+      [&datasets](std::string_view name) { return datasets.splits(name); });
+}
+
+PreparedRow prepare_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
+                        const std::string& device, DatasetCache& datasets) {
+  const auto run =
+      std::make_shared<ExperimentRun>(plan_run(std::move(config), row, experiment, datasets));
+  return {.name = row.name,
+          .result_rows = run->result_rows,
+          .num_runs = row.num_runs,
+          .images = run->images(),
+          .make = [run, device, &datasets](int64_t index, const ImageCallback& on_images) {
+            return make_run(*run, index, device, datasets, on_images);
+          }};
 }
 
 }  // namespace moesaic

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "moesaic/base/file.h"
-#include "moesaic/report/probe.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/train/run_config.h"
 
@@ -28,27 +27,19 @@ struct PreparedRow {
   int64_t images = 0;  ///< That a run takes.
   /// Makes run `index` while `on_images()`; nothing where that ended it.
   std::function<std::optional<RunResult>(int64_t index, const ImageCallback& on_images)> make = {};
+  /// Rows of a stage may be made side by side; they begin with what those of earlier stages left on
+  /// disk.
+  size_t stage = 0;
 };
 
 /// All rows of an experiment.
 struct PreparedRuns {
-  Json settings = {};  ///< Of the folder; "runs" are those of each row.
-  /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
-  /// earlier ones left on disk.
-  std::vector<std::vector<PreparedRow>> stages = {};
+  Json settings = {};                  ///< Of the folder; "runs" are those of each row.
+  std::vector<PreparedRow> rows = {};  ///< By stage.
   /// Whether runs have folders: they may be large and are made one at a time.
   bool has_run_folders = false;
   /// Adds what is measured of all rows together. Throws Stopped.
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
-
-  /// Calls action(row, filled) for all rows of the results, in order.
-  void for_each_filled(auto&& action) const {
-    for (const std::vector<PreparedRow>& stage : stages) {
-      for (const PreparedRow& row : stage) {
-        for (const MeasuredRow& filled : row.result_rows) action(row, filled);
-      }
-    }
-  }
 };
 
 /// Makes the folder of an experiment, locks it and writes `settings` to its config.json, or
@@ -65,46 +56,14 @@ bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
 /// `max_steps` steps. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
-/// What is measured of a network.
-struct ProbeContext {
-  DataSplits data;  ///< Data of a phase, preprocessed.
-  std::string loss;
-  std::vector<const Probe*> probes = {};
-  /// Of what is measured at the end of a phase: names in the results by metric, and the row of the
-  /// results, "" for the run's own.
-  std::map<std::string, std::string> names = {};
-  std::string row = {};
-};
-
-struct ExperimentRun {
-  RunConfig config;
-  std::string device = "cpu";
-  ProbeContext final = {}, snapshots = {};                 ///< All on the data of the last phase.
-  std::map<std::string, ProbeContext> phase_metrics = {};  ///< By phase.
-  std::vector<MeasuredRow> result_rows = {};               ///< See PreparedRow.
-  std::vector<std::string> best = {};  ///< Metrics whose best snapshot is a metric, best_<name>.
-  std::vector<std::string> converged = {};  ///< See SnapshotConfig.
-  int64_t unit = 1;                         ///< Steps that `converged` counts as one.
-  int64_t every = 1;                        ///< Steps between two snapshots.
-  bool begins_last_phase = false;  ///< Whether one is before the last phase, for a plot of it.
-  std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned steps, and images of each.
-
-  /// Returns how many images the first so many steps take; all of them by default.
-  int64_t images(int64_t num_steps = std::numeric_limits<int64_t>::max()) const;
-};
-
-/// Plans the runs of a row that have this configuration but for their seeds. Throws Error (usage)
-/// for inconsistent settings and unknown probes.
-ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
-                       DatasetCache& datasets);
-
 /// Returns what opens these data in a run.
 DatasetOpener opener_of(DatasetCache& datasets);
 
-/// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
-/// for the seconds that it took to converge. Returns nothing where `on_images` ended it.
-std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, DatasetCache& datasets,
-                                  const ImageCallback& on_images);
+/// Plans the runs of a row that have this configuration but for their seeds, config.seed + index. A
+/// run is a function of these only, but for the seconds that it took to converge. Throws Error
+/// (usage) for inconsistent settings and unknown probes.
+PreparedRow prepare_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
+                        const std::string& device, DatasetCache& datasets);
 
 /// Number of the images that a phase is measured on, in the runs of its row.
 inline constexpr const char* kTestImages = "test_images";

@@ -271,8 +271,9 @@ class DistributedRuns {
           const auto found = filled_.find(row);
           return found == filled_.end() ? "" : record_problem(*found->second, entry);
         }) {
-    runs.for_each_filled(
-        [&](const PreparedRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
+    for (const PreparedRow& row : runs.rows) {
+      for (const MeasuredRow& filled : row.result_rows) filled_[filled.name] = &filled;
+    }
     if (is_rank_zero()) {
       lock_.emplace(hold_folder(options.out, runs.settings));
       log_.emplace(file_of(0), check_);
@@ -289,8 +290,8 @@ class DistributedRuns {
   /// Makes all runs. Returns false where a signal stopped one of the processes.
   bool make() {
     bool complete = true;
-    for (size_t stage = 0; complete && stage < runs_.stages.size(); ++stage) {
-      complete = make_missing(runs_.stages[stage]);
+    for (size_t stage = 0; complete && stage <= runs_.rows.back().stage; ++stage) {
+      complete = make_missing(stage);
       wait();
       if (processes() != nullptr) complete = processes()->all_reduce_max(complete ? 0 : 1) == 0;
     }
@@ -302,12 +303,14 @@ class DistributedRuns {
 
   std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> rows;
-    runs_.for_each_filled([&](const PreparedRow& row, const MeasuredRow& filled) {
-      rows.push_back(filled);
-      for (int64_t i = 0; i < row.num_runs; ++i) {
-        rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
+    for (const PreparedRow& row : runs_.rows) {
+      for (const MeasuredRow& filled : row.result_rows) {
+        rows.push_back(filled);
+        for (int64_t i = 0; i < row.num_runs; ++i) {
+          rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
+        }
       }
-    });
+    }
     return rows;
   }
 
@@ -360,12 +363,12 @@ class DistributedRuns {
   }
 
   /// Makes the missing runs of a stage, of those that processes share every W-th.
-  bool make_missing(const std::vector<PreparedRow>& rows) {
+  bool make_missing(size_t stage) {
     std::vector<std::pair<const PreparedRow*, int64_t>> missing;
     std::vector<int64_t> images;
     int64_t number = 0;
-    for (const PreparedRow& row : rows) {
-      for (int64_t i = 0; i < row.num_runs; ++i) {
+    for (const PreparedRow& row : runs_.rows) {
+      for (int64_t i = 0; i < (row.stage == stage ? row.num_runs : 0); ++i) {
         if (is_made(row, i) || number++ % size() != rank()) continue;
         missing.emplace_back(&row, i);
         images.push_back(row.images);

@@ -107,11 +107,13 @@ std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
 class RunsCheck {
  public:
   RunsCheck(const RunsConfig& config, const PreparedRuns& runs) : config_(config) {
-    runs.for_each_filled([&](const PreparedRow&, const MeasuredRow& row) {
-      names_.push_back(row.name);
-      add(row.metrics, final_);
-      add(row.snapshot_metrics, curves_);
-    });
+    for (const PreparedRow& prepared : runs.rows) {
+      for (const MeasuredRow& row : prepared.result_rows) {
+        names_.push_back(row.name);
+        add(row.metrics, final_);
+        add(row.snapshot_metrics, curves_);
+      }
+    }
   }
 
   /// Checks that some row has the phases after which is measured.
@@ -212,23 +214,14 @@ class RunsCheck {
 PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& options,
                           DatasetCache& datasets) {
   Json runs = Json::object(), earlier = Json::object();
-  PreparedRuns ready{.stages = std::vector<std::vector<PreparedRow>>(1)};
+  PreparedRuns ready;
   std::vector<std::string> phases;
   for (const PlannedRow& row : checked_rows(config)) {
-    const auto run =
-        std::make_shared<ExperimentRun>(plan_run(config_of(config, row), row, config, datasets));
-    run->device = options.device;
-    runs[row.name] = to_json(run->config);
+    const RunConfig run = config_of(config, row);
+    runs[row.name] = to_json(run);
     if (!row.phase_rows.empty()) earlier[row.name] = row.phase_rows;
-    for (const PhaseConfig& phase : run->config.phases) phases.push_back(phase.name);
-    ready.stages[0].push_back(
-        {.name = row.name,
-         .result_rows = run->result_rows,
-         .num_runs = row.num_runs,
-         .images = run->images(),
-         .make = [run, &datasets](int64_t index, const ImageCallback& on_images) {
-           return make_run(*run, index, datasets, on_images);
-         }});
+    for (const PhaseConfig& phase : run.phases) phases.push_back(phase.name);
+    ready.rows.push_back(prepare_run(run, row, config, options.device, datasets));
   }
   const RunsCheck check(config, ready);
   check.phases(phases);

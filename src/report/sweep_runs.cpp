@@ -5,7 +5,6 @@
 #include <torch/script.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -81,6 +80,10 @@ MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
   return *std::ranges::find(rows, name, &MeasuredRow::name);
 }
 
+std::map<std::string, double>& first_numbers(MeasuredRow& row) {
+  return row.runs.front().final.numbers;
+}
+
 /// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
 class Sweep {
  public:
@@ -145,35 +148,30 @@ class Sweep {
 
   /// Times the first run's networks, and the exported files, in turn.
   void finish(std::vector<MeasuredRow>& rows) const {
+    const auto set = [&](const Network& network, const char* metric, double value) {
+      for (const std::string& name : network.rows)
+        first_numbers(row_of(rows, name))[metric] = value;
+    };
     std::vector<ForwardPass> passes;
     std::vector<int64_t> input_shape;
     for (const Network& network : networks_) {
       auto model = load(recovered_of(network, 0));
       input_shape = model->input_shape();
-      const double capacity_flops = footprint(*model).capacity_flops;
-      for (const std::string& name : network.rows) {
-        row_of(rows, name).runs[0].final.numbers["capacity_flops"] = capacity_flops;
-      }
+      set(network, "capacity_flops", footprint(*model).capacity_flops);
       passes.push_back(forward_pass(std::move(model)));
     }
-    std::vector<MeasuredRow> exports;
-    if (config_.exported) exports = export_network(passes);
+    const size_t exported = exported_network(), before = rows.size();
+    if (config_.exported) export_network(networks_[exported], passes, rows);
     log_info("timing {} networks in turn", passes.size());
     const PhaseConfig& phase = *config_.recover;
     const std::vector<double> rates = measure_throughput(
         passes, datasets_.get(phase.data, "test", phase.preprocess, input_shape),
         config_.throughput, [this] { return go_on(); }, device_);
-    for (size_t i = 0; i < networks_.size(); ++i) {
-      for (const std::string& name : networks_[i].rows) {
-        row_of(rows, name).runs[0].final.numbers["images_per_second"] = rates[i];
-        if (!config_.exported || name != exported_row()) continue;
-        for (size_t e = 0; e < exports.size(); ++e) {
-          exports[e].runs[0].final.numbers["forward_time_ratio"] =
-              rates[i] / rates[networks_.size() + e];
-        }
-      }
+    for (size_t i = 0; i < networks_.size(); ++i) set(networks_[i], "images_per_second", rates[i]);
+    for (size_t i = before; i < rows.size(); ++i) {
+      first_numbers(rows[i])["forward_time_ratio"] =
+          rates[exported] / rates[networks_.size() + i - before];
     }
-    std::ranges::move(exports, std::back_inserter(rows));
     add_savings(plan_, rows);
   }
 
@@ -220,9 +218,15 @@ class Sweep {
     return folder(index) / network.folder() / "checkpoints" / config_.recover->name;
   }
 
-  std::string exported_row() const {
-    return sweep_row_name(sweep_size_name(config_.exported->num_experts),
-                          config_.exported->criterion);
+  /// Returns the index of the exported network, the number of all without one.
+  size_t exported_network() const {
+    if (!config_.exported) return networks_.size();
+    const std::string row =
+        sweep_row_name(sweep_size_name(config_.exported->num_experts), config_.exported->criterion);
+    const auto has_row = [&](const Network& network) {
+      return std::ranges::count(network.rows, row) > 0;
+    };
+    return static_cast<size_t>(std::ranges::find_if(networks_, has_row) - networks_.begin());
   }
 
   /// Trains, resumes training, or returns if the run is complete.
@@ -329,17 +333,16 @@ class Sweep {
 
   MeasuredRow export_row(const char* name, const char* format) const {
     const std::string label = std::string(format) + "'s forward time over ours";
-    MeasuredRow row{name, {amount_metric("forward_time_ratio", label)}, {RunRecord()}};
-    row.first_seed = train_.seed;
-    return row;
+    return {.name = name,
+            .metrics = {amount_metric("forward_time_ratio", label)},
+            .runs = {RunRecord()},
+            .first_seed = train_.seed};
   }
 
-  /// Exports the chosen network, adds the forward passes of the files and returns their rows.
-  std::vector<MeasuredRow> export_network(std::vector<ForwardPass>& passes) const {
-    const auto chosen = std::ranges::find_if(networks_, [&](const Network& network) {
-      return std::ranges::count(network.rows, exported_row()) > 0;
-    });
-    const fs::path recovered = recovered_of(*chosen, 0);
+  /// Exports the network, and adds the forward passes of the files and their rows.
+  void export_network(const Network& exported, std::vector<ForwardPass>& passes,
+                      std::vector<MeasuredRow>& rows) const {
+    const fs::path recovered = recovered_of(exported, 0);
     const Checkpoint checkpoint = load_checkpoint(recovered, {.load_optimizer = false});
     const auto network = model_of(checkpoint);
     const ExportInfo info = export_info(checkpoint, *network);
@@ -347,17 +350,16 @@ class Sweep {
     export_torchscript(*network, file, info);
     auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file.string(), device_));
     passes.push_back([script](const at::Tensor& images) { script->forward({images}); });
-    std::vector<MeasuredRow> rows = {export_row("export", "TorchScript")};
-    if (!config_.exported->evaluate_pt2 || !can_run_pt2()) return rows;
+    rows.push_back(export_row("export", "TorchScript"));
+    if (!config_.exported->evaluate_pt2 || !can_run_pt2()) return;
     const fs::path program = options_.out / kSweepProgram;
     export_pt2(*network, program, info);
     const auto model = model_of(load_newest_checkpoint(program, {.accept_program = true}));
     rows.push_back(export_row(kSweepProgramRow, ".pt2"));
     rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
-    rows.back().runs[0].final.numbers["accuracy"] =
+    first_numbers(rows.back())["accuracy"] =
         evaluated(*model, recovered, *config_.recover).metric("accuracy");
     passes.push_back(forward_pass(model));
-    return rows;
   }
 
   /// Warns where there is no Python to write a .pt2, or the sweep is not on the CPU, which alone
@@ -390,15 +392,14 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
     for (const RunRecord& run : row.runs) flops.push_back(run.final.numbers.at("flops"));
     return moments(flops).mean;
   };
-  const auto first = [](const MeasuredRow& row) { return row.runs[0].final.numbers; };
   const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
   for (const std::string& criterion : plan.criteria) {
     std::vector<MeasuredRow*> networks;
     for (const SweepSize& size : plan.sizes) {
       networks.push_back(&row_of(rows, sweep_row_name(size.name, criterion)));
     }
-    const MeasuredRow& whole = **std::ranges::max_element(
-        networks, {}, [&](const MeasuredRow* row) { return first(*row).at("parameters"); });
+    MeasuredRow& whole = **std::ranges::max_element(
+        networks, {}, [](MeasuredRow* row) { return first_numbers(*row).at("parameters"); });
     for (MeasuredRow* row : networks) {
       for (size_t i = 0; i < row->runs.size(); ++i) {
         auto& own = row->runs[i].final.numbers;
@@ -406,17 +407,13 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
         own["accuracy_lost"] = before - own.at("accuracy");
         own["accuracy_lost_recovered"] = before - own.at("accuracy_recovered");
       }
-      const auto own = first(*row), most = first(whole);
-      auto& numbers = row->runs[0].final.numbers;
-      const auto saved = [&](const char* name) {
-        return percent_saved(own.at(name), most.at(name));
-      };
-      numbers["parameters_pruned"] = saved("parameters");
-      numbers["flops_saved"] = percent_saved(mean_flops(*row), mean_flops(whole));
-      numbers["capacity_flops_saved"] = saved("capacity_flops");
+      auto &own = first_numbers(*row), &most = first_numbers(whole);
+      own["parameters_pruned"] = percent_saved(own.at("parameters"), most.at("parameters"));
+      own["flops_saved"] = percent_saved(mean_flops(*row), mean_flops(whole));
+      own["capacity_flops_saved"] =
+          percent_saved(own.at("capacity_flops"), most.at("capacity_flops"));
       // Time is the inverse of speed.
-      numbers["time_saved"] =
-          percent_saved(most.at("images_per_second"), own.at("images_per_second"));
+      own["time_saved"] = percent_saved(most.at("images_per_second"), own.at("images_per_second"));
     }
   }
 }
@@ -431,26 +428,30 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
         location_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
-  const auto fills = [&](PreparedRow& row, const std::string& name, bool is_of_network) {
-    row.result_rows.push_back(
-        {.name = name, .metrics = sweep_metrics(is_of_network), .first_seed = sweep->train().seed});
+  PreparedRuns ready{.settings = folder_settings(config),
+                     .has_run_folders = true,
+                     .finish = [sweep](std::vector<MeasuredRow>& rows) { sweep->finish(rows); }};
+  const auto add = [&](std::string name, const std::vector<std::string>& rows, size_t stage,
+                       auto make) {
+    PreparedRow& row = ready.rows.emplace_back(
+        PreparedRow{.name = std::move(name),
+                    .num_runs = config.num_runs,
+                    .make = [make](int64_t index, const ImageCallback&) { return make(index); },
+                    .stage = stage});
+    for (const std::string& filled : rows) {
+      row.result_rows.push_back({.name = filled,
+                                 .metrics = sweep_metrics(/*is_of_network=*/stage > 0),
+                                 .first_seed = sweep->train().seed});
+    }
   };
-  PreparedRow train{.name = "train", .num_runs = config.num_runs};
-  for (const PhaseConfig& phase : sweep->train().phases) fills(train, phase.name, false);
-  train.make = [sweep](int64_t index, const ImageCallback&) { return sweep->train(index); };
-  std::vector<PreparedRow> recovered;
+  std::vector<std::string> phases;
+  for (const PhaseConfig& phase : sweep->train().phases) phases.push_back(phase.name);
+  add("train", phases, 0, [sweep](int64_t index) { return sweep->train(index); });
   for (const Network& network : sweep->networks()) {
-    PreparedRow row{.name = network.folder(), .num_runs = config.num_runs};
-    for (const std::string& name : network.rows) fills(row, name, true);
-    row.make = [sweep, &network](int64_t index, const ImageCallback&) {
-      return sweep->recover(network, index);
-    };
-    recovered.push_back(std::move(row));
+    add(network.folder(), network.rows, 1,
+        [sweep, &network](int64_t index) { return sweep->recover(network, index); });
   }
-  return {.settings = folder_settings(config),
-          .stages = {{std::move(train)}, std::move(recovered)},
-          .has_run_folders = true,
-          .finish = [sweep](std::vector<MeasuredRow>& rows) { sweep->finish(rows); }};
+  return ready;
 }
 
 }  // namespace moesaic

@@ -20,7 +20,6 @@ struct Search {
   const KeepSpec& keep;
   std::shared_ptr<const Model> shape;
   ExpertRankings rankings = {};
-  double whole = 0.0;  ///< Accuracy of the unpruned network.
   int64_t at_most = 1;
   PruneSearch result = {};
 
@@ -31,8 +30,7 @@ struct Search {
     result.method = options.method;
     result.max_drop = options.max_drop;
     result.plan = ranking;
-    whole = accuracy_of(ranking);
-    add_point(ranking, whole);
+    add_point(ranking, accuracy_of(ranking));
     options.method == kGreedy ? search_greedily() : bisect();
     return std::move(result);
   }
@@ -51,10 +49,6 @@ struct Search {
     return evaluation.metric("accuracy");
   }
 
-  bool is_within_drop(double accuracy) const {
-    return accuracy >= whole - 100.0 * options.max_drop;
-  }
-
   void add_point(const PrunePlan& plan, double accuracy) {
     const std::shared_ptr<Model> pruned = meta_copy(*shape);
     apply_plan(*pruned, plan);
@@ -62,14 +56,13 @@ struct Search {
                               static_cast<double>(shape->num_parameters());
     std::vector<size_t> counts;
     for (const PruneLayerPlan& layer : plan.layers) counts.push_back(layer.kept.size());
-    result.points.push_back({fmt::format("{}", fmt::join(counts, ", ")), parameters, accuracy,
-                             is_within_drop(accuracy)});
+    result.points.push_back({fmt::format("{}", fmt::join(counts, ", ")), parameters, accuracy});
   }
 
   /// Adds the plan, and keeps it where it is near. Returns whether it is.
   bool take(const PrunePlan& plan, double accuracy) {
     add_point(plan, accuracy);
-    if (!is_within_drop(accuracy)) return false;
+    if (accuracy < result.lowest_accuracy()) return false;
     result.plan = plan;
     result.chosen = result.points.size() - 1;
     return true;
@@ -162,11 +155,10 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
 std::string to_text(const PruneSearch& search) {
   TextTable table({"experts of each layer", "parameters, %", "accuracy, %", ""});
   for (const PrunePoint& point : by_size(search)) {
+    const char* verdict = point.accuracy < search.lowest_accuracy() ? "too low" : "";
+    if (point.experts == search.plan_point().experts) verdict = "chosen";
     table.add({point.experts, fmt::format("{:.1f}", 100.0 * point.parameters),
-               fmt::format("{:.2f}", point.accuracy),
-               point.experts == search.plan_point().experts ? "chosen"
-               : point.is_within_drop                       ? ""
-                                                            : "too low"});
+               fmt::format("{:.2f}", point.accuracy), verdict});
   }
   const double points = 100.0 * search.max_drop;
   return fmt::format(
@@ -184,8 +176,8 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
     sizes.push_back(100.0 * point.parameters);
     accuracies.push_back(point.accuracy);
   }
-  const PrunePoint &whole = search.points.front(), &found = search.plan_point();
-  const double bar = whole.accuracy - 100.0 * search.max_drop;
+  const PrunePoint& found = search.plan_point();
+  const double bar = search.lowest_accuracy();
   accuracies.push_back(bar);
   Panel panel{
       fmt::format("{}{}  set xrange {}\n  set yrange {}\n"

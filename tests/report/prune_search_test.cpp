@@ -96,9 +96,7 @@ TEST_F(PruneSearchOf, BisectionFindsANetworkWithinTheDropAndSaysWhatItTried) {
     EXPECT_GE(accuracy(found.plan), whole - 100 * drop);
     EXPECT_EQ(found.plan_point().accuracy, accuracy(found.plan));
     EXPECT_LE(found.points.size(), 4U);
-    for (const PrunePoint& point : found.points) {
-      EXPECT_EQ(point.is_within_drop, point.accuracy >= whole - 100 * drop);
-    }
+    EXPECT_EQ(found.lowest_accuracy(), whole - 100 * drop);
     EXPECT_EQ(found.plan.layers[0].kept.size(), found.plan.layers[1].kept.size());
   }
   search_.max_drop = 0.99;
@@ -145,7 +143,7 @@ TEST_F(PruneSearchOf, TheGreedyWayTakesOneExpertAtATime) {
   EXPECT_GE(accuracy(near.plan), near.points.front().accuracy - 5);
   for (size_t i = 1; i < near.points.size(); ++i) {
     EXPECT_LT(near.points[i].parameters, near.points[i - 1].parameters);
-    EXPECT_TRUE(near.points[i].is_within_drop || i + 1 == near.points.size());
+    EXPECT_TRUE(near.points[i].accuracy >= near.lowest_accuracy() || i + 1 == near.points.size());
   }
 }
 

@@ -26,10 +26,9 @@ struct PruneSearchOptions {
 
 /// A network that was tried.
 struct PrunePoint {
-  std::string experts;          ///< Experts that stay, by layer: "6, 6, 8".
-  double parameters = 0.0;      ///< Fraction of the network's parameters that stay.
-  double accuracy = 0.0;        ///< Accuracy in %.
-  bool is_within_drop = false;  ///< Whether it is within max_drop.
+  std::string experts;      ///< Experts that stay, by layer: "6, 6, 8".
+  double parameters = 0.0;  ///< Fraction of the network's parameters that stay.
+  double accuracy = 0.0;    ///< Accuracy in %.
 };
 
 /// The result of a search.
@@ -41,6 +40,8 @@ struct PruneSearch {
   double max_drop = 0.0;
   int64_t num_evaluations = 0;
 
+  /// Returns the smallest accuracy within max_drop.
+  double lowest_accuracy() const { return points.front().accuracy - 100.0 * max_drop; }
   /// Returns the point of the network that `plan` prunes.
   const PrunePoint& plan_point() const { return points[chosen]; }
 };

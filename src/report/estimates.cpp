@@ -36,20 +36,19 @@ std::optional<double> jackknife_std(const std::vector<ResultRow>& rows, double w
   return moments(pseudo).std;
 }
 
-/// Returns the rows of a metric with these names.
-std::vector<ResultRow> rows_of(const std::vector<ResultRow>& rows, const std::string& metric,
-                               const std::set<std::string>& names) {
-  std::vector<ResultRow> found;
-  for (const ResultRow& row : rows) {
-    if (row.metric == metric && names.contains(row.name)) found.push_back(row);
-  }
-  return found;
-}
-
-/// Adds to the estimate's row how it varies with the runs of the rows that it is made of.
-void add_spread(ResultRow& made, const std::vector<ResultRow>& used, const Estimate& estimate) {
+/// Returns the estimate's row, with how it varies with the runs of the rows that it is made of:
+/// those of a metric with these names.
+ResultRow estimated_row(const std::string& name, const std::string& metric, double measured,
+                        const std::vector<ResultRow>& rows, const std::string& source_metric,
+                        const std::set<std::string>& names, const Estimate& estimate) {
+  std::vector<ResultRow> used = rows;
+  std::erase_if(used, [&](const ResultRow& row) {
+    return row.metric != source_metric || !names.contains(row.name);
+  });
+  ResultRow made{.name = name, .metric = metric, .measured = measured};
   if (!used.empty()) made.num_runs = used.back().num_runs;
-  made.std = jackknife_std(used, made.measured, estimate);
+  made.std = jackknife_std(used, measured, estimate);
+  return made;
 }
 
 /// Returns the size at which a curve's means reach a level.
@@ -187,9 +186,8 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
                 config.source_metric, config.metric);
     return std::nullopt;
   }
-  ResultRow made{.name = config.name, .metric = config.metric, .measured = *ratio};
-  add_spread(made, rows_of(rows, config.source_metric, names), estimate);
-  return made;
+  return estimated_row(config.name, config.metric, *ratio, rows, config.source_metric, names,
+                       estimate);
 }
 
 std::vector<FitPoint> fit_points(const FitConfig& fit, const std::vector<ResultRow>& results) {
@@ -225,9 +223,8 @@ std::optional<ResultRow> fit_row(const FitConfig& fit, const std::vector<Measure
     if (points.size() < fit.x.size()) return std::nullopt;
     return exponent_of(points);
   };
-  ResultRow made{.name = fit.name, .metric = fit.exponent(), .measured = *estimate(results)};
-  add_spread(made, rows_of(results, fit.metric, names), estimate);
-  return made;
+  return estimated_row(fit.name, fit.exponent(), *estimate(results), results, fit.metric, names,
+                       estimate);
 }
 
 }  // namespace moesaic

@@ -283,25 +283,21 @@ ConfigProblem config_problem(const RunsConfig& config) {
   if (const auto probe = repeated_name(config.probes)) {
     return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
   }
+  const auto check = [&](const std::string& row, const std::vector<double>& sizes) {
+    if (problem.empty()) problem = row_problem(names, row, sizes);
+  };
   for (const FitConfig& fit : config.fits) {
-    for (const auto& [row, x] : fit.x) {
-      problem = row_problem(names, row, fit.sizes);
-      if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
-    }
+    for (const auto& [row, x] : fit.x) check(row, fit.sizes);
   }
+  if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
   for (const FitConfig& fit : config.fits) names.push_back(fit.name);
   for (const PlotConfig& plot : config.plots) {
-    for (const std::string& curve : plot.series) {
-      problem = row_problem(names, curve, plot.x);
-      if (!problem.empty()) return problem;
-    }
+    for (const std::string& curve : plot.series) check(curve, plot.x);
   }
   for (const RatioConfig& ratio : config.ratios) {
-    for (const std::string& side : {ratio.numerator, ratio.denominator}) {
-      problem = row_problem(names, side, ratio.x);
-      if (!problem.empty()) return problem;
-    }
+    for (const std::string& side : {ratio.numerator, ratio.denominator}) check(side, ratio.x);
   }
+  if (!problem.empty()) return problem;
   for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
   for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
     if (config.sweep.is_given() && is_possible_sweep_row(config, row)) names.push_back(row);

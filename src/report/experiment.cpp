@@ -231,9 +231,7 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   if (runs) {
     results.rows = runs_results(*runs, rows);
     for (ResultRow& row : results.rows) {  // The paper's values hold for the paper's sizes.
-      if (experiment.scale == Scale::paper) continue;
-      row.paper = row.paper_std = std::nullopt;
-      row.paper_bound.reset();
+      if (experiment.scale != Scale::paper) row.paper = {};
     }
     report = runs->sweep.is_given()
                  ? sweep_report(experiment, sweep_plan(*runs, rows), results, options.out,

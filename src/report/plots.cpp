@@ -53,9 +53,9 @@ Panel points_panel(const PlotInput& input, const std::string& metric, bool first
     if (row.metric != metric) continue;
     data +=
         fmt::format("{}\t{}\t{}\n", names.size(), with_spread(row.measured, row.std, what, ends),
-                    with_spread(row.paper, row.paper_std, what, ends));
+                    with_spread(row.paper.value, row.paper.std, what, ends));
     names.push_back(row.name);
-    paper = paper || row.paper;
+    paper = paper || row.paper.value;
   }
   if (names.empty()) return panel_of_nothing();
   Panel panel{fmt::format(
@@ -432,7 +432,7 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
   };
   const ResultRow* const found = find_result(input.results, fit.name, fit.exponent());
   if (found != nullptr) add(found->measured, "fitted exponent", 1);
-  if (found != nullptr && found->paper) add(*found->paper, "the paper''s exponent", 2);
+  if (found != nullptr && found->paper.value) add(*found->paper.value, "the paper''s exponent", 2);
   return panel;
 }
 

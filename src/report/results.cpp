@@ -43,12 +43,12 @@ std::string cell(const std::optional<double>& value, int digits) {
                                     : fmt::format("{:.{}f}", *value, digits);
 }
 
-std::string paper_cell(const ResultRow& row) {
-  if (!row.paper_bound) return cell(row.paper, row.digits);
-  const auto& [at_most, at_least] = *row.paper_bound;
+std::string paper_cell(const PaperNumber& paper, int digits) {
+  if (!paper.bound) return cell(paper.value, digits);
+  const auto& [at_most, at_least] = *paper.bound;
   std::vector<std::string> sides;
-  if (at_least) sides.push_back(">= " + cell(at_least, row.digits));
-  if (at_most) sides.push_back("<= " + cell(at_most, row.digits));
+  if (at_least) sides.push_back(">= " + cell(at_least, digits));
+  if (at_most) sides.push_back("<= " + cell(at_most, digits));
   return fmt::format("{}", fmt::join(sides, ", "));
 }
 
@@ -148,13 +148,13 @@ ConfigProblem config_problem(const PaperTable& table) {
   return {};
 }
 
-std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::string& row,
-                                        const std::string& metric) {
+PaperNumber paper_number(const PaperValues& paper, const std::string& row,
+                         const std::string& metric) {
   const Value* value = paper_value(paper, row, metric);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr) return {};
   const std::string name = "paper." + row + "." + metric;
-  if (value->is_object()) return PaperNumber{.bound = parse<PaperBound>(*value, name)};
-  if (value->kind() != Value::Kind::array) return PaperNumber{value->as_double(name)};
+  if (value->is_object()) return {.bound = parse<PaperBound>(*value, name)};
+  if (value->kind() != Value::Kind::array) return {value->as_double(name)};
   const Value::Array& items = value->items();
   PaperNumber number{items[0].as_double(name)};
   if (items.size() > 1) number.std = items[1].as_double(name);
@@ -183,16 +183,16 @@ ConfigProblem config_problem(const PaperBound& bound) {
 }
 
 std::string ResultRow::verdict() const {
-  if (paper_bound) {
+  if (paper.bound) {
     const std::optional<double> half = Moments{measured, std, num_runs}.confidence_half_width();
     if (!half) return "open";
-    const auto [at_most, at_least] = *paper_bound;
+    const auto [at_most, at_least] = *paper.bound;
     const double low = measured - *half, high = measured + *half;
     if ((at_most && low > *at_most) || (at_least && high < *at_least)) return "not met";
     return (at_most && high > *at_most) || (at_least && low < *at_least) ? "open" : "met";
   }
-  if (!paper || !paper_std) return "";
-  return std::abs(measured - *paper) <= *paper_std ? "inside" : "outside";
+  if (!paper.value || !paper.std) return "";
+  return std::abs(measured - *paper.value) <= *paper.std ? "inside" : "outside";
 }
 
 ResultRow row_of_runs(const std::string& name, const std::string& metric, SeedValues values) {
@@ -223,7 +223,7 @@ const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_vie
 
 bool Results::has_paper_values() const {
   return std::any_of(rows.begin(), rows.end(),
-                     [](const ResultRow& row) { return row.paper || row.paper_bound; });
+                     [](const ResultRow& row) { return row.paper.value || row.paper.bound; });
 }
 
 Json to_json(const Results& results) {
@@ -245,9 +245,9 @@ Json to_json(const Results& results) {
                     {"median", number(row.median)},
                     {"max", number(row.max)},
                     {"values", std::move(values)},
-                    {"paper", number(row.paper)},
-                    {"paper_std", number(row.paper_std)},
-                    {"paper_bound", row.paper_bound ? to_json(*row.paper_bound) : Json()},
+                    {"paper", number(row.paper.value)},
+                    {"paper_std", number(row.paper.std)},
+                    {"paper_bound", row.paper.bound ? to_json(*row.paper.bound) : Json()},
                     {"verdict", verdict.empty() ? Json() : Json(verdict)}});
   }
   return {{"experiment", results.experiment},
@@ -293,8 +293,8 @@ TextTable results_table(const Results& results) {
                                       shown(row.measured), shown(row.std)};
     if (spread) cells.insert(cells.end(), {shown(row.median), shown(row.min), shown(row.max)});
     if (paper) {
-      cells.insert(cells.end(),
-                   {paper_cell(row), shown(row.paper_std), verdict.empty() ? "-" : verdict});
+      cells.insert(cells.end(), {paper_cell(row.paper, row.digits), shown(row.paper.std),
+                                 verdict.empty() ? "-" : verdict});
     }
     table.add(std::move(cells));
   }
@@ -312,7 +312,7 @@ std::string results_note(const Results& results) {
         " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
         "has no value or no spread.";
   }
-  if (any([](const ResultRow& row) { return row.paper_bound.has_value(); })) {
+  if (any([](const ResultRow& row) { return row.paper.bound.has_value(); })) {
     text +=
         " A bound of the paper is met or not where the whole 95 % interval of the mean (Student's "
         "t) is on one side of it, else open, as with one run.";
@@ -344,11 +344,7 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
   for (const FitConfig& fit : config.fits) add(fit_row(fit, rows, results));
   for (const RatioConfig& ratio : config.ratios) add(ratio_row(ratio, results));
   for (ResultRow& row : results) {
-    const std::optional<PaperNumber> paper = paper_number(config.paper, row.name, row.metric);
-    if (!paper) continue;
-    row.paper = paper->value;
-    row.paper_std = paper->std;
-    row.paper_bound = paper->bound;
+    row.paper = paper_number(config.paper, row.name, row.metric);
   }
   return results;
 }

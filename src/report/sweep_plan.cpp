@@ -195,7 +195,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     const auto paper = [&](const char* metric) {
       const auto number =
           paper_number(config.paper, sweep_row_name(plan.sizes[i].name, criterion), metric);
-      return number && number->value ? fmt::format("{}", *number->value) : "-";
+      return number.value ? fmt::format("{}", *number.value) : "-";
     };
     table.add({plan.sizes[i].text, saved(&Footprint::num_parameters), paper("parameters_pruned"),
                saved(&Footprint::flops), saved(&Footprint::capacity_flops),

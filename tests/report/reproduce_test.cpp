@@ -59,7 +59,7 @@ TEST(Reproduce, OfRunsLeavesResultsAReportAndAFigureAPlot) {
   experiment.scale = Scale::quick;
   const Reproduction quick = reproduce(experiment, options);
   EXPECT_EQ(quick.results.find("a", "test_accuracy")->verdict(), "") << "sizes differ";
-  EXPECT_FALSE(quick.results.find("a", "test_accuracy")->paper);
+  EXPECT_FALSE(quick.results.find("a", "test_accuracy")->paper.value);
 }
 
 TEST(Reproduce, LeavesAFolderOfSomeoneElseAlone) {

@@ -19,8 +19,7 @@ Results two_rows() {
                           .std = 0.5,
                           .num_runs = 3,
                           .values = {{9, 1234567.0}, {10, 0.5}},
-                          .paper = 87.0,
-                          .paper_std = 0.25});
+                          .paper = {87.0, 0.25}});
   return results;
 }
 
@@ -63,9 +62,9 @@ TEST(Results, TheTablePutsThePapersValueBesideTheMeasuredOne) {
 TEST(Results, AVerdictNeedsThePapersSpread) {
   ResultRow row{.name = "a", .metric = "entropy", .measured = 0.25};
   EXPECT_EQ(row.verdict(), "");
-  row.paper = 0.5;
+  row.paper.value = 0.5;
   EXPECT_EQ(row.verdict(), "");
-  row.paper_std = 0.25;
+  row.paper.std = 0.25;
   EXPECT_EQ(row.verdict(), "inside") << "its ends included";
   row.measured = 0.75;
   EXPECT_EQ(row.verdict(), "inside");
@@ -77,7 +76,7 @@ TEST(Results, ABoundIsJudgedByTheIntervalOfTheMean) {
   // Three values have the interval 1 +- 4.303 / sqrt(3) * std.
   ResultRow row = row_of_runs("a", "lost", {{1, 0.9}, {2, 1.0}, {3, 1.1}});
   const auto verdict = [&](std::optional<double> at_most, std::optional<double> at_least) {
-    row.paper_bound = PaperBound{at_most, at_least};
+    row.paper.bound = PaperBound{at_most, at_least};
     return row.verdict();
   };
   EXPECT_EQ(verdict(1.3, {}), "met");

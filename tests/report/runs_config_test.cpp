@@ -118,18 +118,18 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "a, b"}], "paper": {"a, b": {
       "entropy": 0.5, "steps": [3], "test_accuracy": [99, 0.5],
       "dispatch": {"initial": [1, 2], "rows": [[1, 0], [0, 2]]}}})");
-  EXPECT_EQ(paper_number(config.paper, "a, b", "entropy")->value, 0.5);
-  EXPECT_FALSE(paper_number(config.paper, "a, b", "steps")->std);
-  EXPECT_EQ(paper_number(config.paper, "a, b", "test_accuracy")->std, 0.5);
-  EXPECT_FALSE(paper_number(config.paper, "a, b", "load"));
-  EXPECT_FALSE(paper_number(config.paper, "c", "entropy"));
+  EXPECT_EQ(paper_number(config.paper, "a, b", "entropy").value, 0.5);
+  EXPECT_FALSE(paper_number(config.paper, "a, b", "steps").std);
+  EXPECT_EQ(paper_number(config.paper, "a, b", "test_accuracy").std, 0.5);
+  EXPECT_FALSE(paper_number(config.paper, "a, b", "load").value);
+  EXPECT_FALSE(paper_number(config.paper, "c", "entropy").value);
   EXPECT_EQ(paper_table(config.paper, "a, b", "dispatch")->rows[1][1], 2);
   EXPECT_THAT(test::usage_of([&] { paper_number(config.paper, "a, b", "dispatch"); }),
               HasSubstr("unknown key 'initial'"));
   const RunsConfig bounds = runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {
       "entropy": {"at_most": 1, "at_least": 0.5}, "steps": {}}})");
-  EXPECT_EQ(paper_number(bounds.paper, "a", "entropy")->bound->at_most, 1.0);
-  EXPECT_FALSE(paper_number(bounds.paper, "a", "entropy")->value);
+  EXPECT_EQ(paper_number(bounds.paper, "a", "entropy").bound->at_most, 1.0);
+  EXPECT_FALSE(paper_number(bounds.paper, "a", "entropy").value);
   EXPECT_THAT(test::usage_of([&] { paper_number(bounds.paper, "a", "steps"); }),
               HasSubstr("a bound needs at_most, at_least or both"));
   const RunsConfig negative =

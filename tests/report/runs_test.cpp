@@ -290,7 +290,7 @@ TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   EXPECT_EQ(found.num_runs, 1);
   EXPECT_TRUE(found.values.contains(5)) << "train.seed";
   EXPECT_EQ(find_result(results, "a", "steps")->values, (SeedValues{{5, 2.0}, {6, 2.0}}));
-  EXPECT_EQ(found.paper, 2.0);
+  EXPECT_EQ(found.paper.value, 2.0);
   const double x[] = {std::log(10.0), std::log(30.0), std::log(40.0)};
   const double y[] = {std::log(2.0), std::log(4.0), std::log(16.0)};
   const double mx = (x[0] + x[1] + x[2]) / 3, my = (y[0] + y[1] + y[2]) / 3;
@@ -396,7 +396,7 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   EXPECT_NEAR(rows[0].std.value(), std::sqrt(8.0), 1e-12);
   EXPECT_EQ(rows[0].values, (SeedValues{{1, 90.0}, {2, 94.0}}));
   EXPECT_EQ(rows[0].num_runs, 2);
-  EXPECT_EQ(rows[0].paper, 91.0);
+  EXPECT_EQ(rows[0].paper.value, 91.0);
   EXPECT_EQ(rows[0].verdict(), "inside");
   EXPECT_EQ(rows[1].metric, "entropy");
   EXPECT_EQ(rows[1].verdict(), "") << "the paper prints no spread";

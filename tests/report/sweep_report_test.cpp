@@ -130,7 +130,7 @@ TEST(SweepRows, NameEveryNumber) {
   for (const ResultRow& row : results.rows) {
     if (row.name == "keep4/random") text += fmt::format("{} {}\n", row.metric, row.measured);
     EXPECT_EQ(row.num_runs, 1);
-    EXPECT_FALSE(row.std || row.paper || row.paper_std) << row.name;
+    EXPECT_FALSE(row.std || row.paper.value || row.paper.std) << row.name;
   }
   EXPECT_EQ(text,
             "accuracy 71\naccuracy_lost 25.5\naccuracy_recovered 95\naccuracy_lost_recovered 1.5\n"
@@ -204,7 +204,7 @@ TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
 
 TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
   Results results = made_sweep().results();
-  results.rows[0].paper = 89.5;
+  results.rows[0].paper.value = 89.5;
   const std::string text = markdown_of(made_sweep(), results);
   EXPECT_THAT(text, Not(HasSubstr("No paper has this task")));
   EXPECT_THAT(

@@ -377,9 +377,9 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
   EXPECT_EQ(nlohmann::ordered_json::parse(read_text(out / "results.json")), to_json(results));
   EXPECT_EQ(results.rows.size(), 2u + 4u * 15u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
-  EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
+  EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper.value, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
-  EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper);
+  EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper.value);
   EXPECT_EQ(results.find("keep2/random", "accuracy_lost")->verdict(), "open") << "of one run";
   for (const ResultRow& row : results.rows) EXPECT_EQ(row.values.begin()->first, 5) << row.name;
   // What the sweep leaves out, as overrides do, is no mistake.

@@ -161,6 +161,12 @@ void describe(auto& f, PaperBound& c) {
 }
 ConfigProblem config_problem(const PaperBound& bound);
 
+/// A value that a paper prints, or its bound; neither where it says nothing.
+struct PaperNumber {
+  std::optional<double> value = {}, std = {};
+  std::optional<PaperBound> bound = {};
+};
+
 /// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
   std::string name, metric;
@@ -169,11 +175,10 @@ struct ResultRow {
   int64_t num_runs = 1;
   std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
   SeedValues values = {};  ///< Empty of what is computed from other rows.
-  std::optional<double> paper = {}, paper_std = {};
-  std::optional<PaperBound> paper_bound = {};
+  PaperNumber paper = {};
   int digits = 2;  ///< Decimal places of values below 1000.
 
-  /// Returns "inside" or "outside" of the paper's range, paper - paper_std to paper + paper_std. Of
+  /// Returns "inside" or "outside" of the paper's range, value - std to value + std. Of
   /// a bound, "met" or "not met" where the whole 95 % interval of the mean is on one side of it,
   /// else "open", as with a single run. Empty where the paper prints neither.
   std::string verdict() const;
@@ -225,11 +230,6 @@ std::string results_note(const Results& results);
 /// What a paper prints, by row and metric: a value, [value, std], a bound, or a table.
 using PaperValues = std::map<std::string, std::map<std::string, Value>>;
 
-/// A value that a paper prints, or its bound.
-struct PaperNumber {
-  std::optional<double> value, std = {};
-  std::optional<PaperBound> bound = {};
-};
 /// A table that a paper prints as an example; its rows and columns may be in another order.
 struct PaperTable {
   std::vector<std::vector<double>> rows;
@@ -243,10 +243,9 @@ ConfigProblem config_problem(const PaperTable& table);
 
 /// Returns what is wrong with a paper's values for these rows.
 ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows);
-/// Returns the paper's value for a row's metric, if it prints one. Throws Error (usage) for another
-/// kind of value.
-std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::string& row,
-                                        const std::string& metric);
+/// Returns the paper's value for a row's metric. Throws Error (usage) for another kind of value.
+PaperNumber paper_number(const PaperValues& paper, const std::string& row,
+                         const std::string& metric);
 /// Returns the paper's table for a row's metric, if it prints one. Throws Error (usage) for another
 /// kind of value.
 std::optional<PaperTable> paper_table(const PaperValues& paper, const std::string& row,

@@ -77,17 +77,9 @@ std::vector<std::string> sweep_rows(const RunsConfig& config);
 /// gives its own, makes other choices by layer has this row.
 bool is_possible_sweep_row(const RunsConfig& config, const std::string& row);
 
-/// Returns the run that is pruned; of a network that is given its last phase alone.
-RunConfig sweep_train(const RunsConfig& config);
-
 /// Checks the experiment and returns its plan as text: the run that is pruned, with its recovery,
 /// and the networks with what they save. Throws Error (usage) as the experiment would.
 std::string plan_of_sweep(const RunsConfig& config);
-
-/// Returns what a cost is below the whole network's, in %.
-inline double percent_saved(double own, double whole) {
-  return 100.0 - 100.0 * own / whole;
-}
 
 /// Returns the rows, whose runs leave in `options.out`:
 ///

@@ -117,26 +117,35 @@ int64_t test_images_of(const MeasuredRow& row) {
        "delete this entry, and the network is measured again");
 }
 
-/// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
-RunConfig first_run(const RunsConfig& config) {
-  RunConfig run = sweep_train(config);
-  const std::string& finetuned = config.sweep.finetuned;
-  if (!finetuned.empty()) {
-    run.phases.clear();
-    run.init = finetuned;
-    // A plan does without the checkpoint, where train describes its network.
-    if (path_exists(finetuned)) run.model = Value();
+/// Returns the run that is pruned; of a network that is given its last phase alone.
+RunConfig train_of(const RunsConfig& config) {
+  auto train = parse<RunConfig>(config.train, "train");
+  // The phases before the last were those of whoever made the checkpoint.
+  if (!config.sweep.finetuned.empty()) {
+    train.phases.erase(train.phases.begin(), train.phases.end() - 1);
   }
-  run.phases.push_back(*config.sweep.recover);
+  return train;
+}
+
+/// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
+RunConfig first_run(const SweepConfig& sweep, RunConfig run) {
+  if (!sweep.finetuned.empty()) {
+    run.phases.clear();
+    run.init = sweep.finetuned;
+    // A plan does without the checkpoint, where train describes its network.
+    if (path_exists(run.init)) run.model = Value();
+  }
+  run.phases.push_back(*sweep.recover);
   return run;
 }
 
 /// Returns the network on the meta device that the phases of training leave. Throws Error (usage)
 /// where it has no experts, or where a criterion compares with a network that has none.
-std::shared_ptr<Model> trained_shape(const RunsConfig& config) {
-  std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config)), pretrained = shape;
+std::shared_ptr<Model> trained_shape(const RunsConfig& config, const RunConfig& train) {
+  std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config.sweep, train)),
+                         pretrained = shape;
   std::map<std::string, std::shared_ptr<Model>> ended;
-  for (const PhaseConfig& phase : sweep_train(config).phases) {
+  for (const PhaseConfig& phase : train.phases) {
     const EntryConfig& entry = phase.on_entry;
     if (const auto found = ended.find(entry.restore); found != ended.end()) shape = found->second;
     pretrained = shape;
@@ -165,6 +174,19 @@ std::shared_ptr<Model> trained_shape(const RunsConfig& config) {
 std::string replacement(const SweepConfig& sweep, const SweepPlan& plan,
                         const std::string& criterion) {
   return sweep.choice(criterion).replace.value_or(default_replacement(*plan.shape));
+}
+
+MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
+  return *std::ranges::find(rows, name, &MeasuredRow::name);
+}
+
+std::map<std::string, double>& first_numbers(MeasuredRow& row) {
+  return row.runs.front().final.numbers;
+}
+
+/// Returns what a cost is below the whole network's, in %.
+double percent_saved(double own, double whole) {
+  return 100.0 - 100.0 * own / whole;
 }
 
 /// Returns a table of what each size saves with a criterion's replacement as far as it follows from
@@ -205,15 +227,6 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
 }
 
 }  // namespace
-
-RunConfig sweep_train(const RunsConfig& config) {
-  auto train = parse<RunConfig>(config.train, "train");
-  // The phases before the last were those of whoever made the checkpoint.
-  if (!config.sweep.finetuned.empty()) {
-    train.phases.erase(train.phases.begin(), train.phases.end() - 1);
-  }
-  return train;
-}
 
 std::vector<std::string> sweep_criterion_names() {
   std::vector<std::string> names = criterion_names();
@@ -333,8 +346,41 @@ const std::vector<Metric>& sweep_metrics(bool is_of_network) {
   return is_of_network ? of_networks : of_phases;
 }
 
+void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
+  const auto mean_flops = [](const MeasuredRow& row) {
+    std::vector<double> flops;
+    for (const RunRecord& run : row.runs) flops.push_back(run.final.numbers.at("flops"));
+    return moments(flops).mean;
+  };
+  const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
+  for (const std::string& criterion : plan.criteria) {
+    std::vector<MeasuredRow*> networks;
+    for (const SweepSize& size : plan.sizes) {
+      networks.push_back(&row_of(rows, sweep_row_name(size.name, criterion)));
+    }
+    MeasuredRow& whole = **std::ranges::max_element(
+        networks, {}, [](MeasuredRow* row) { return first_numbers(*row).at("parameters"); });
+    for (MeasuredRow* row : networks) {
+      for (size_t i = 0; i < row->runs.size(); ++i) {
+        auto& own = row->runs[i].final.numbers;
+        const double before = finetuned.runs[i].final.numbers.at("test_accuracy");
+        own["accuracy_lost"] = before - own.at("accuracy");
+        own["accuracy_lost_recovered"] = before - own.at("accuracy_recovered");
+      }
+      auto &own = first_numbers(*row), &most = first_numbers(whole);
+      own["parameters_pruned"] = percent_saved(own.at("parameters"), most.at("parameters"));
+      own["flops_saved"] = percent_saved(mean_flops(*row), mean_flops(whole));
+      own["capacity_flops_saved"] =
+          percent_saved(own.at("capacity_flops"), most.at("capacity_flops"));
+      // Time is the inverse of speed.
+      own["time_saved"] = percent_saved(most.at("images_per_second"), own.at("images_per_second"));
+    }
+  }
+}
+
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
-  SweepPlan plan{.shape = trained_shape(config)};
+  SweepPlan plan{.train = train_of(config)};
+  plan.shape = trained_shape(config, plan.train);
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
   plan.num_experts = experts_of_group(*plan.shape);
@@ -347,7 +393,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
     fail_usage("{}: criterion '{}': {}",
                location_of(config.source, {of_all ? "replace" : "criteria"}), text, problem);
   }
-  for (const PhaseConfig& phase : sweep_train(config).phases) {
+  for (const PhaseConfig& phase : plan.train.phases) {
     plan.phases.push_back({phase.name, phase.data});
     for (const MeasuredRow& row : rows) {
       if (row.name != phase.name) continue;
@@ -359,15 +405,14 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
 
 std::string plan_of_sweep(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  const RunConfig run = first_run(config);
-  std::string text = dry_run(run);
+  std::string text = dry_run(first_run(sweep, train_of(config)));
   const SweepPlan plan = sweep_plan(config);
   std::vector<int64_t> counts;
   for (const SweepSize& size : plan.sizes) {
     if (size.count > 0) counts.push_back(size.count);
   }
   if (!sweep.finetuned.empty()) {
-    const std::string before = sweep_train(config).init;
+    const std::string& before = plan.train.init;
     text += fmt::format(
         "\nfine-tuned    {}; nothing is trained before pruning, criteria compare it with {}{}\n",
         sweep.finetuned, before, path_exists(before) ? "" : " (not found)");

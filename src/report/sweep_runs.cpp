@@ -47,10 +47,10 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
 
 /// Returns the settings of the folder: numbers to keep and criteria may join what is there, and
 /// choices by layer of other names.
-Json folder_settings(const RunsConfig& config) {
+Json folder_settings(const RunsConfig& config, const RunConfig& train) {
   const SweepConfig& sweep = config.sweep;
   Json runs = {{"finetuned", sweep.finetuned},
-               {"train", settings_of_results(to_json(sweep_train(config)))},
+               {"train", settings_of_results(to_json(train))},
                {"prune",
                 {{"exclude_blocks", sweep.exclude_blocks},
                  {"replace", sweep.replace.value_or(kReplaceByNothing)},
@@ -76,27 +76,18 @@ MeasuredTable accuracy_by_class(const std::vector<std::string>& classes, const E
   return table;
 }
 
-MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
-  return *std::ranges::find(rows, name, &MeasuredRow::name);
-}
-
-std::map<std::string, double>& first_numbers(MeasuredRow& row) {
-  return row.runs.front().final.numbers;
-}
-
 /// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
 class Sweep {
  public:
   Sweep(const RunsConfig& config, const ReproduceOptions& options, DatasetCache& datasets)
       : config_(config.sweep),
-        train_(sweep_train(config)),
         plan_(sweep_plan(config)),
         networks_(networks_of(plan_)),
         options_(options),
         datasets_(datasets),
         device_(options.device) {}
 
-  const RunConfig& train() const { return train_; }
+  const SweepPlan& plan() const { return plan_; }
   const std::vector<Network>& networks() const { return networks_; }
 
   /// Trains the network unless it is given, and measures what its phases came to.
@@ -149,8 +140,9 @@ class Sweep {
   /// Times the first run's networks, and the exported files, in turn.
   void finish(std::vector<MeasuredRow>& rows) const {
     const auto set = [&](const Network& network, const char* metric, double value) {
-      for (const std::string& name : network.rows)
-        first_numbers(row_of(rows, name))[metric] = value;
+      for (const std::string& name : network.rows) {
+        std::ranges::find(rows, name, &MeasuredRow::name)->runs[0].final.numbers[metric] = value;
+      }
     };
     std::vector<ForwardPass> passes;
     std::vector<int64_t> input_shape;
@@ -169,7 +161,7 @@ class Sweep {
         config_.throughput, [this] { return go_on(); }, device_);
     for (size_t i = 0; i < networks_.size(); ++i) set(networks_[i], "images_per_second", rates[i]);
     for (size_t i = before; i < rows.size(); ++i) {
-      first_numbers(rows[i])["forward_time_ratio"] =
+      rows[i].runs[0].final.numbers["forward_time_ratio"] =
           rates[exported] / rates[networks_.size() + i - before];
     }
     add_savings(plan_, rows);
@@ -357,7 +349,7 @@ class Sweep {
     const auto model = model_of(load_newest_checkpoint(program, {.accept_program = true}));
     rows.push_back(export_row(kSweepProgramRow, ".pt2"));
     rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
-    first_numbers(rows.back())["accuracy"] =
+    rows.back().runs[0].final.numbers["accuracy"] =
         evaluated(*model, recovered, *config_.recover).metric("accuracy");
     passes.push_back(forward_pass(model));
   }
@@ -374,8 +366,8 @@ class Sweep {
   }
 
   const SweepConfig& config_;
-  RunConfig train_;
   SweepPlan plan_;
+  const RunConfig& train_ = plan_.train;
   std::vector<Network> networks_;
   const ReproduceOptions& options_;
   DatasetCache& datasets_;
@@ -385,38 +377,6 @@ class Sweep {
 };
 
 }  // namespace
-
-void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
-  const auto mean_flops = [](const MeasuredRow& row) {
-    std::vector<double> flops;
-    for (const RunRecord& run : row.runs) flops.push_back(run.final.numbers.at("flops"));
-    return moments(flops).mean;
-  };
-  const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
-  for (const std::string& criterion : plan.criteria) {
-    std::vector<MeasuredRow*> networks;
-    for (const SweepSize& size : plan.sizes) {
-      networks.push_back(&row_of(rows, sweep_row_name(size.name, criterion)));
-    }
-    MeasuredRow& whole = **std::ranges::max_element(
-        networks, {}, [](MeasuredRow* row) { return first_numbers(*row).at("parameters"); });
-    for (MeasuredRow* row : networks) {
-      for (size_t i = 0; i < row->runs.size(); ++i) {
-        auto& own = row->runs[i].final.numbers;
-        const double before = finetuned.runs[i].final.numbers.at("test_accuracy");
-        own["accuracy_lost"] = before - own.at("accuracy");
-        own["accuracy_lost_recovered"] = before - own.at("accuracy_recovered");
-      }
-      auto &own = first_numbers(*row), &most = first_numbers(whole);
-      own["parameters_pruned"] = percent_saved(own.at("parameters"), most.at("parameters"));
-      own["flops_saved"] = percent_saved(mean_flops(*row), mean_flops(whole));
-      own["capacity_flops_saved"] =
-          percent_saved(own.at("capacity_flops"), most.at("capacity_flops"));
-      // Time is the inverse of speed.
-      own["time_saved"] = percent_saved(most.at("images_per_second"), own.at("images_per_second"));
-    }
-  }
-}
 
 PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& options,
                            DatasetCache& datasets) {
@@ -428,7 +388,7 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
         location_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
-  PreparedRuns ready{.settings = folder_settings(config),
+  PreparedRuns ready{.settings = folder_settings(config, sweep->plan().train),
                      .has_run_folders = true,
                      .finish = [sweep](std::vector<MeasuredRow>& rows) { sweep->finish(rows); }};
   const auto add = [&](std::string name, const std::vector<std::string>& rows, size_t stage,
@@ -441,11 +401,11 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
     for (const std::string& filled : rows) {
       row.result_rows.push_back({.name = filled,
                                  .metrics = sweep_metrics(/*is_of_network=*/stage > 0),
-                                 .first_seed = sweep->train().seed});
+                                 .first_seed = sweep->plan().train.seed});
     }
   };
   std::vector<std::string> phases;
-  for (const PhaseConfig& phase : sweep->train().phases) phases.push_back(phase.name);
+  for (const SweepPhase& phase : sweep->plan().phases) phases.push_back(phase.name);
   add("train", phases, 0, [sweep](int64_t index) { return sweep->train(index); });
   for (const Network& network : sweep->networks()) {
     add(network.folder(), network.rows, 1,

@@ -9,7 +9,7 @@
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/throughput.h"
-#include "moesaic/train/phase_config.h"
+#include "moesaic/train/run_config.h"
 
 namespace moesaic {
 
@@ -117,6 +117,7 @@ struct SweepSize {
 
 /// What a sweep makes, for its tables and its figure.
 struct SweepPlan {
+  RunConfig train;  ///< The run that is pruned; of a network that is given its last phase alone.
   std::shared_ptr<const Model> shape;  ///< The unpruned network, on the meta device.
   int64_t num_experts = 0;             ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;

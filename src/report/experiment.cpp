@@ -16,6 +16,7 @@
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/config/rules.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"

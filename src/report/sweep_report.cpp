@@ -6,7 +6,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/rules.h"
 #include "moesaic/report/comparison.h"
 #include "moesaic/report/runs.h"
 #include "panels.h"

@@ -52,6 +52,9 @@ LockFile hold_folder(const fs::path& out, const Json& settings);
 bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows);
 
+/// Returns the settings of the row's run: `train` with all that the row sets.
+Value settings_of(const RunsConfig& experiment, const PlannedRow& row);
+
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
 /// `max_steps` steps. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);

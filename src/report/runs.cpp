@@ -58,7 +58,8 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   return {"one of 'rows', 'grid' and 'keep' must be given", {"rows", "grid"}};
 }
 
-/// Returns the run with all that the row sets.
+}  // namespace
+
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
   Document document(experiment.train);
   for (const Value& set : row.sets) {
@@ -68,6 +69,8 @@ Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
   }
   return document.root();
 }
+
+namespace {
 
 /// Returns the command-line arguments of which the row's own settings leave nothing.
 std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {

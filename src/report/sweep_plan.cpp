@@ -117,9 +117,16 @@ int64_t test_images_of(const MeasuredRow& row) {
        "delete this entry, and the network is measured again");
 }
 
+/// Returns the run whose network is pruned, with all that `set` changes.
+RunConfig whole_run(const RunsConfig& config) {
+  PlannedRow row;
+  if (!config.set.is_null()) row.sets = {config.set};
+  return parse<RunConfig>(settings_of(config, row), "train");
+}
+
 /// Returns the run that is pruned; of a network that is given its last phase alone.
 RunConfig train_of(const RunsConfig& config) {
-  auto train = parse<RunConfig>(config.train, "train");
+  RunConfig train = whole_run(config);
   // The phases before the last were those of whoever made the checkpoint.
   if (!config.sweep.finetuned.empty()) {
     train.phases.erase(train.phases.begin(), train.phases.end() - 1);
@@ -270,8 +277,8 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
         "train.phases.0.steps",
         {"max_steps"}};
   }
-  for (const char* key : {"rows", "grid", "separator", "set", "probes", "phase_metrics",
-                          "snapshots", "plots", "fits", "ratios"}) {
+  for (const char* key : {"rows", "grid", "separator", "probes", "phase_metrics", "snapshots",
+                          "plots", "fits", "ratios"}) {
     if (config.source.find(key) == nullptr) continue;
     return {fmt::format("'keep' and '{}' exclude one another: 'keep' makes the rows", key), {key}};
   }
@@ -289,14 +296,14 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
                                    : "export.criterion=" + sweep.criteria.front()),
             {"export.num_experts", "export.keep", "export.criterion", "keep", "criteria"}};
   }
-  return phases_problem(sweep, parse<RunConfig>(config.train, "train"));
+  return phases_problem(sweep, whole_run(config));
 }
 
 std::vector<std::string> sweep_rows(const RunsConfig& config) {
   std::vector<std::string> sizes, rows;
   for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size_name(keep));
   for (const LayerChoice& choice : config.sweep.per_layer) sizes.push_back(choice.name);
-  for (const PhaseConfig& phase : parse<RunConfig>(config.train).phases) rows.push_back(phase.name);
+  for (const PhaseConfig& phase : whole_run(config).phases) rows.push_back(phase.name);
   for (const std::string& size : sizes) {
     for (const std::string& criterion : config.sweep.criteria) {
       rows.push_back(sweep_row_name(size, criterion));

@@ -65,6 +65,13 @@ TEST_F(SweepChoices, ThePlanFollowsARestoredPhase) {
               HasSubstr("compares with the network that the last phase begins with"));
 }
 
+TEST_F(SweepChoices, SetChangesTheRunThatIsPruned) {
+  EXPECT_EQ(texts_of({"keep=[2]", "export=null", R"(set={"model.encoder.moe.num_experts": 6})"}),
+            (std::vector<std::string>{"6 of 6", "2 of 6"}));
+  EXPECT_THAT(error_of([&] { texts_of({R"(set={"model.encoder.moe.experts": 6})"}); }),
+              HasSubstr("unknown setting 'model.encoder.moe.experts'"));
+}
+
 TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
   const std::vector<std::string> changes = {"keep=[2]",
                                             "export=null",

@@ -104,7 +104,7 @@ TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
   const nn::MoEOutput out = layer->forward(seen, x, {});
   EXPECT_EQ(out.y_Td.sizes(), (std::vector<int64_t>{9, 2}));
   EXPECT_TRUE(torch::equal(out.logits_TE, layer->router->logits(seen)));
-  EXPECT_TRUE(torch::equal(out.y_Td, filters->forward(x, out.routing, {}).y_To));
+  EXPECT_TRUE(torch::equal(out.y_Td, nn::mixture(*filters, x, out.routing, {}).y_To));
   EXPECT_THROW(nn::MoELayer(nn::RouterOptions{.width = 5, .num_experts = 4}, filters.ptr(),
                             nn::make_generator(2)),
                Error);

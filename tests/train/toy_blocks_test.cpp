@@ -105,18 +105,17 @@ TEST(ToyBlocks, GoOnWithTheSameBits) {
 }
 
 TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
-  const Probe probe{.measure = [](ProbedModel& subject, Measurement& measurement) {
-    measurement.numbers["step"] = static_cast<double>(subject.step());
-  }};
-  ExperimentRun run{.config = block_run(), .result_rows = {{"row", {}}}};
-  run.snapshots.probes = {&probe};
-  run.every = 5;
+  RunsConfig experiment;
+  experiment.probes = {"steps"};
+  experiment.snapshots = SnapshotConfig{.every = 5, .probes = {"steps"}};
   DatasetCache datasets(open_tiny);
-  const auto made = make_run(run, 0, datasets, [](int64_t) { return true; });
+  const PreparedRow row =
+      prepare_run(block_run(), PlannedRow{.name = "row"}, experiment, "cpu", datasets);
+  const auto made = row.make(0, [](int64_t) { return true; });
   ASSERT_TRUE(made);
   std::vector<double> steps;
   for (const Measurement& snapshot : made->at("row").snapshots)
-    steps.push_back(snapshot.numbers.at("step"));
+    steps.push_back(snapshot.numbers.at("steps"));
   EXPECT_THAT(steps, ElementsAre(0, 8, 12, 16, 20));
 }
 

@@ -55,10 +55,11 @@ BENCHMARKS = ("operators", "vmoe")  # the others are of the papers' own steps
 # Settings that shorten experiments whose quick scale takes too long here.
 SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.num_rounds=2"] + [
     f"train.phases.{phase}.{key}" for phase in ("pretrain", "finetune") for key in ("epochs=null", "steps=10", "schedule.warmup_steps=2")]
+UPCYCLED = [*SWEEP, "train.phases.dense.steps=10", "train.phases.dense.schedule.warmup_steps=2"]
 REDUCED = {
     "pruning/e3-cifar10": [*SWEEP, "num_runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "num_runs=1"],
     "pruning/vmoe-cifar10-exclude-blocks": [*SWEEP, "num_runs=2"],
-    "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP, "vmoe/cifar10-tools": SWEEP,
+    "vmoe/cifar10-scratch": UPCYCLED, "vmoe/cifar10-scratch-top1": UPCYCLED, "vmoe/cifar10-tools": UPCYCLED,
     "quickstart": ["throughput.num_rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
     "pmoe/wrn-cifar10": ["num_runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["num_runs=1", "max_steps=8"],
 }

@@ -5,7 +5,9 @@
 #include <torch/torch.h>
 
 #include <numeric>
+#include <utility>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/dispatch.h"
@@ -43,8 +45,8 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShard& shard) {
       .view({senders, experts});
 }
 
-/// Returns the offsets and tokens of received rows, as tokens, to the experts of this process: they
-/// are ordered by sender and then by expert.
+/// Returns the routing of received rows, each a token, to the experts of this process, without
+/// gates and choices. The rows are ordered by sender, then by expert.
 Routing routing_of_received(const at::Tensor& rows_KE, int64_t count) {
   const int64_t senders = rows_KE.size(0), experts = rows_KE.size(1);
   at::Tensor order = at::empty({count}, rows_KE.options());

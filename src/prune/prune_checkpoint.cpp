@@ -350,6 +350,10 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
 }
 
 std::string pretrained_problem(const Model& finetuned, const Model& pretrained) {
+  if (pretrained.moe_blocks().empty()) {
+    return "it is dense, so it has no routers or experts to compare with; choose a criterion that "
+           "needs no pretrained network, such as reap or router-magnitude";
+  }
   const auto family = [](const Model& model) {
     return model.config().at("name").get<std::string>();
   };
@@ -359,10 +363,6 @@ std::string pretrained_problem(const Model& finetuned, const Model& pretrained) 
   if (finetuned.num_members() != pretrained.num_members()) {
     return fmt::format("it has {} members, not {}", pretrained.num_members(),
                        finetuned.num_members());
-  }
-  if (pretrained.moe_blocks().empty()) {
-    return "it is dense, so it has no routers or experts to compare with; choose a criterion that "
-           "needs no pretrained network, such as reap or router-magnitude";
   }
   const std::string problem = routing_problem(finetuned, pretrained);
   return problem.empty() ? shape_problem(finetuned, pretrained) : problem;

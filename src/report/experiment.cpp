@@ -108,8 +108,8 @@ double seconds_before(const fs::path& file) {
 /// those were made in another way than this experiment's.
 Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
   if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
-  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "num_calibration_images", "images"}) {
+  for (const char* key : {"train", "set", "finetuned", "recover", "exclude_blocks", "whole",
+                          "replace", "num_calibration_images", "images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }

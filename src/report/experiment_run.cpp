@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/suggestions.h"

@@ -55,6 +55,9 @@ bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
 /// Returns the settings of the row's run: `train` with all that the row sets.
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row);
 
+/// Returns the command-line arguments of which the row's own settings leave nothing.
+std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row);
+
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
 /// `max_steps` steps. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);

@@ -62,7 +62,7 @@ struct Search {
   /// Adds the plan, and keeps it where it is near. Returns whether it is.
   bool take(const PrunePlan& plan, double accuracy) {
     add_point(plan, accuracy);
-    if (accuracy < result.lowest_accuracy()) return false;
+    if (!(accuracy >= result.lowest_accuracy())) return false;
     result.plan = plan;
     result.chosen = result.points.size() - 1;
     return true;

@@ -70,9 +70,6 @@ Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
   return document.root();
 }
 
-namespace {
-
-/// Returns the command-line arguments of which the row's own settings leave nothing.
 std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
   std::set<std::string> lost = arguments_in(experiment.train);
   for (const Value& set : row.sets) lost.merge(arguments_in(set));
@@ -82,6 +79,8 @@ std::set<std::string> lost_arguments(const RunsConfig& experiment, const Planned
   }
   return lost;
 }
+
+namespace {
 
 /// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
 /// and warns of those that some rows' do.

@@ -117,10 +117,15 @@ int64_t test_images_of(const MeasuredRow& row) {
        "delete this entry, and the network is measured again");
 }
 
-/// Returns the run whose network is pruned, with all that `set` changes.
+/// Returns the run whose network is pruned, with all that `set` changes. Refuses arguments of the
+/// command line that `set` replaces.
 RunConfig whole_run(const RunsConfig& config) {
   PlannedRow row;
   if (!config.set.is_null()) row.sets = {config.set};
+  for (const std::string& argument : lost_arguments(config, row)) {
+    fail_usage("{}: no effect, since the experiment's 'set' sets this itself; change 'set'",
+               argument);
+  }
   return parse<RunConfig>(settings_of(config, row), "train");
 }
 

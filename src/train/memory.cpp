@@ -9,7 +9,6 @@
 
 #include <algorithm>
 
-#include "moesaic/base/log.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"

@@ -104,9 +104,9 @@ void check_pretrained(const RunConfig& config, const PhaseConfig& phase,
     }
     return;
   }
-  const std::optional<PlannedTeacher> earlier = network.after(prune.pretrained);
-  if (earlier && !needed) return;
-  if (!earlier && !path_exists(prune.pretrained)) {
+  const std::optional<PlannedTeacher> ended = network.after(prune.pretrained);
+  if (ended && !needed) return;
+  if (!ended && !path_exists(prune.pretrained)) {
     const bool is_path = prune.pretrained.find('/') != std::string::npos;
     if (missing == MissingFiles::warn && is_path) {
       log_warning("phase '{}': prune.pretrained {} is not here; it is left unchecked", phase.name,
@@ -121,7 +121,7 @@ void check_pretrained(const RunConfig& config, const PhaseConfig& phase,
   const LoadOptions present = {
       .verify = false, .load_model = false, .load_optimizer = false, .trust = config.trust};
   const std::string problem = at_location(place, [&] {
-    if (earlier) return pretrained_problem(network.model(), *earlier->shape);
+    if (ended) return pretrained_problem(network.model(), *ended->shape);
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
     return pretrained_problem(network.model(), *build_meta_model(config));
   });

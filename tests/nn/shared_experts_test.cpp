@@ -101,6 +101,13 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
   });
 }
 
+void expect_same_in_groups(const SharedLayerCase& given) {
+  for (const auto& [size, num_expert_ranks] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+    given.experts_input.mutable_grad() = at::Tensor();
+    expect_same_as_whole(given, size, num_expert_ranks);
+  }
+}
+
 TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
   const nn::MapExpertsOptions options{
       .num_experts = 4, .channels = 3, .side = 4, .patch = 2, .num_outputs = 2, .kernel = 3};
@@ -117,11 +124,7 @@ TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
   torch::manual_seed(2);
   given.experts_input = torch::randn({8 * 4, 12}, at::kDouble).requires_grad_();
   given.router_input = given.experts_input.detach();
-  expect_same_as_whole(given, 2, 2);
-  given.experts_input.mutable_grad() = at::Tensor();
-  expect_same_as_whole(given, 4, 2);
-  given.experts_input.mutable_grad() = at::Tensor();
-  expect_same_as_whole(given, 4, 4);
+  expect_same_in_groups(given);
 }
 
 TEST(SharedExperts, FiltersComputeTheRowsOfOtherProcesses) {
@@ -139,10 +142,43 @@ TEST(SharedExperts, FiltersComputeTheRowsOfOtherProcesses) {
   torch::manual_seed(5);
   given.experts_input = torch::randn({8, 2, 3}, at::kDouble).requires_grad_();
   given.router_input = given.experts_input.detach().sum(1);
-  for (const auto& [size, num_expert_ranks] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
-    given.experts_input.mutable_grad() = at::Tensor();
-    expect_same_as_whole(given, size, num_expert_ranks);
-  }
+  expect_same_in_groups(given);
+}
+
+TEST(SharedExperts, PatchesComputeTheRowsOfOtherProcesses) {
+  SharedLayerCase given;
+  given.make = [] {
+    nn::RouterOptions router{.width = 4, .num_experts = 4};
+    router.rule = RouteOptions{.k = 2};
+    const PMoEConfig config{
+        .patch_size = 2, .num_classes = 3, .num_experts = 4, .num_neurons = 6, .init_std = 1.0};
+    const nn::PatchExperts experts(config, nn::make_generator(7));
+    nn::MoELayer layer(router, experts.ptr(), nn::make_generator(8));
+    layer->to(at::kDouble);
+    return layer;
+  };
+  torch::manual_seed(6);
+  given.experts_input = torch::randn({8, 4}, at::kDouble).requires_grad_();
+  given.router_input = given.experts_input.detach();
+  expect_same_in_groups(given);
+}
+
+TEST(SharedExperts, RoundedRowsAreThoseOfOneProcess) {
+  SharedLayerCase given;
+  given.make = [] {
+    nn::MoELayer layer(nn::MoELayerOptions{.width = 4,
+                                           .hidden = 6,
+                                           .num_experts = 4,
+                                           .bfloat16 = true,
+                                           .rule = RouteOptions{.k = 2}},
+                       /*seed=*/9);
+    layer->to(at::kDouble);
+    return layer;
+  };
+  torch::manual_seed(7);
+  given.experts_input = torch::randn({8, 4}, at::kDouble).requires_grad_();
+  given.router_input = given.experts_input.detach();
+  expect_same_in_groups(given);
 }
 
 /// Images go to networks by the first of the router's inputs; one network gets none.

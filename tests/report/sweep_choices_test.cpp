@@ -65,11 +65,23 @@ TEST_F(SweepChoices, ThePlanFollowsARestoredPhase) {
               HasSubstr("compares with the network that the last phase begins with"));
 }
 
-TEST_F(SweepChoices, SetChangesTheRunThatIsPruned) {
-  EXPECT_EQ(texts_of({"keep=[2]", "export=null", R"(set={"model.encoder.moe.num_experts": 6})"}),
-            (std::vector<std::string>{"6 of 6", "2 of 6"}));
-  EXPECT_THAT(error_of([&] { texts_of({R"(set={"model.encoder.moe.experts": 6})"}); }),
-              HasSubstr("unknown setting 'model.encoder.moe.experts'"));
+TEST_F(SweepChoices, SetChangesPhasesOfTheRunThatIsPruned) {
+  const std::string phases = R"(train.phases=[
+      {"name": "mixture", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02},
+       "on_entry": {"upcycle": {"num_experts": 4, "layers": [1]}}},
+      {"name": "last", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02}}])";
+  const auto texts = [&](const std::string& set) {
+    return texts_of({"train.model.encoder.moe.layers=[]", "keep=[2]", "export=null", phases,
+                     "set={\"phases.mixture.on_entry.upcycle." + set + "}"});
+  };
+  EXPECT_EQ(texts(R"(num_experts": 6)"), (std::vector<std::string>{"6 of 6", "2 of 6"}));
+  EXPECT_EQ(texts(R"(gate": "softmax_all")"), (std::vector<std::string>{"4 of 4", "2 of 4"}));
+  EXPECT_THAT(error_of([&] { texts(R"(experts": 6)"); }), HasSubstr("unknown setting"));
+  EXPECT_THAT(
+      error_of([&] {
+        texts_of({"train.seed=3", R"(set={"seed": 4})"});
+      }),
+      HasSubstr("argument 'train.seed=3': no effect, since the experiment's 'set' sets this"));
 }
 
 TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {

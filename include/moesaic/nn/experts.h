@@ -68,7 +68,8 @@ class Experts : public torch::nn::Module {
                              const at::Generator& random) = 0;
 
   /// Computes at once what dispatch, compute() and combine make of the inputs x [T, ...], for kinds
-  /// that have a faster way. Returns nothing where the layer is to run those three.
+  /// that have a faster way. Returns nothing where the layer is to run those three. Experts that
+  /// processes share by all_to_all are never asked.
   virtual std::optional<ExpertsOutput> fused(const at::Tensor& /*x*/, const Routing& /*routing*/,
                                              const at::Generator& /*random*/) {
     return std::nullopt;
@@ -121,8 +122,9 @@ class Experts : public torch::nn::Module {
   /// Returns the weights of the expert in this slot.
   virtual ExpertMatrices matrices(int64_t slot, const ParameterReader& values) const = 0;
 
-  /// Rounds the weights to int8 for all later calls, without gradients and on one process, see
-  /// quantise_experts(). Throws Error (usage) where a kind, processor or device cannot.
+  /// Rounds the weights to int8 for all later calls, which are without gradients and on one
+  /// process, see quantise_experts(). Throws Error (usage) where a kind, processor or device
+  /// cannot.
   virtual void use_int8();
 
   /// Returns the experts in TorchScript. Throws Error where a kind has no such form.

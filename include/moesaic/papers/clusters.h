@@ -30,6 +30,7 @@ class FilterExpertsImpl : public Experts {
                                      const at::Generator&) override {
     return combine_rows(rows_of(x_TPd, routing), routing);
   }
+  /// Computes dispatched rows_APd [A, P, d] -> [A, C].
   ExpertRows compute(const at::Tensor& rows_APd, const Routing& routing,
                      const at::Generator&) override {
     return rows_of(rows_APd, routing_of_rows(routing));

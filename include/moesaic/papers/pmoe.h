@@ -29,6 +29,7 @@ class PatchExpertsImpl : public Experts {
                                      const at::Generator&) override {
     return combine_rows(rows_of(x_Td, routing), routing);
   }
+  /// Computes dispatched rows_Ad [A, d] -> [A, o].
   ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
                      const at::Generator&) override {
     return rows_of(rows_Ad, routing_of_rows(routing));

@@ -76,7 +76,7 @@ TEST_F(SweepChoices, SetChangesPhasesOfTheRunThatIsPruned) {
   };
   EXPECT_EQ(texts(R"(num_experts": 6)"), (std::vector<std::string>{"6 of 6", "2 of 6"}));
   EXPECT_EQ(texts(R"(gate": "softmax_all")"), (std::vector<std::string>{"4 of 4", "2 of 4"}));
-  EXPECT_THAT(error_of([&] { texts(R"(experts": 6)"); }), HasSubstr("unknown setting"));
+  EXPECT_THAT(error_of([&] { texts(R"(experts": 6)"); }), HasSubstr("unknown key 'experts'"));
   EXPECT_THAT(
       error_of([&] {
         texts_of({"train.seed=3", R"(set={"seed": 4})"});

@@ -62,7 +62,7 @@ struct Search {
   /// Adds the plan, and keeps it where it is near. Returns whether it is.
   bool take(const PrunePlan& plan, double accuracy) {
     add_point(plan, accuracy);
-    if (!(accuracy >= result.lowest_accuracy())) return false;
+    if (!result.is_within_drop(accuracy)) return false;
     result.plan = plan;
     result.chosen = result.points.size() - 1;
     return true;
@@ -155,7 +155,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
 std::string to_text(const PruneSearch& search) {
   TextTable table({"experts of each layer", "parameters, %", "accuracy, %", ""});
   for (const PrunePoint& point : by_size(search)) {
-    const char* verdict = point.accuracy < search.lowest_accuracy() ? "too low" : "";
+    const char* verdict = search.is_within_drop(point.accuracy) ? "" : "too low";
     if (point.experts == search.plan_point().experts) verdict = "chosen";
     table.add({point.experts, fmt::format("{:.1f}", 100.0 * point.parameters),
                fmt::format("{:.2f}", point.accuracy), verdict});

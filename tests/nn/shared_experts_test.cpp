@@ -101,6 +101,15 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
   });
 }
 
+/// Returns a layer of four experts in float64, of which a token selects two.
+nn::MoELayer layer_of(std::shared_ptr<nn::Experts> experts, int64_t width) {
+  nn::RouterOptions router{.width = width, .num_experts = 4};
+  router.rule = RouteOptions{.k = 2};
+  nn::MoELayer layer(router, std::move(experts), nn::make_generator(8));
+  layer->to(at::kDouble);
+  return layer;
+}
+
 void expect_same_in_groups(const SharedLayerCase& given) {
   for (const auto& [size, num_expert_ranks] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
     given.experts_input.mutable_grad() = at::Tensor();
@@ -130,14 +139,9 @@ TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
 TEST(SharedExperts, FiltersComputeTheRowsOfOtherProcesses) {
   SharedLayerCase given;
   given.make = [] {
-    nn::RouterOptions router{.width = 3, .num_experts = 4};
-    router.rule = RouteOptions{.k = 2};
     const ClusterMoEConfig config{
         .num_patches = 2, .width = 3, .num_filters = 6, .init_scale = 1.0};
-    const nn::FilterExperts experts(config, 4, nn::make_generator(7));
-    nn::MoELayer layer(router, experts.ptr(), nn::make_generator(8));
-    layer->to(at::kDouble);
-    return layer;
+    return layer_of(nn::FilterExperts(config, 4, nn::make_generator(7)).ptr(), config.width);
   };
   torch::manual_seed(5);
   given.experts_input = torch::randn({8, 2, 3}, at::kDouble).requires_grad_();
@@ -148,14 +152,9 @@ TEST(SharedExperts, FiltersComputeTheRowsOfOtherProcesses) {
 TEST(SharedExperts, PatchesComputeTheRowsOfOtherProcesses) {
   SharedLayerCase given;
   given.make = [] {
-    nn::RouterOptions router{.width = 4, .num_experts = 4};
-    router.rule = RouteOptions{.k = 2};
     const PMoEConfig config{
         .patch_size = 2, .num_classes = 3, .num_experts = 4, .num_neurons = 6, .init_std = 1.0};
-    const nn::PatchExperts experts(config, nn::make_generator(7));
-    nn::MoELayer layer(router, experts.ptr(), nn::make_generator(8));
-    layer->to(at::kDouble);
-    return layer;
+    return layer_of(nn::PatchExperts(config, nn::make_generator(7)).ptr(), config.width());
   };
   torch::manual_seed(6);
   given.experts_input = torch::randn({8, 4}, at::kDouble).requires_grad_();

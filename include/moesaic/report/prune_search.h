@@ -42,6 +42,8 @@ struct PruneSearch {
 
   /// Returns the smallest accuracy within max_drop.
   double lowest_accuracy() const { return points.front().accuracy - 100.0 * max_drop; }
+  /// Returns whether an accuracy is within the drop; NaN is not.
+  bool is_within_drop(double accuracy) const { return accuracy >= lowest_accuracy(); }
   /// Returns the point of the network that `plan` prunes.
   const PrunePoint& plan_point() const { return points[chosen]; }
 };

@@ -353,7 +353,7 @@ std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<
 
 /// What an experiment leaves in its folder, and what it says on a terminal.
 struct Report {
-  std::string markdown, summary;  ///< Text of report.md, and for a terminal of 100 columns.
+  std::string markdown, summary;  ///< Text of report.md, and of a terminal.
   std::vector<Figure> figures;
 };
 

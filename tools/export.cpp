@@ -46,11 +46,14 @@ int64_t most_shards() {
 
 /// Returns the network whose experts compute all tokens that select them, whatever the batch.
 std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
-  const std::string setting = meta_model_of(checkpoint)->setting_paths().evaluation_capacity_factor;
-  if (setting.empty())
-    fail_usage("export: --without-capacity: this network has no expert capacity; leave it out");
+  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
+  if (!can_lift_capacity(*shape)) {
+    fail_usage(
+        "export: --without-capacity is for networks whose tokens choose experts and may be "
+        "dropped; leave it out");
+  }
   Document document(model_config(checkpoint));
-  document.set(setting + "=0");
+  document.set(shape->setting_paths().evaluation_capacity_factor + "=0");
   return model_of(document.root(), checkpoint.model, checkpoint.folder.string());
 }
 

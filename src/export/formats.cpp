@@ -3,6 +3,7 @@
 
 #include <torch/csrc/jit/serialization/export.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <utility>
@@ -47,8 +48,7 @@ constexpr const char* kSharedCapacity = "images share the capacity of experts";
 void warn_of_batches(const Model& model) {
   const std::string why = batch_dependence(model);
   if (why.empty()) return;
-  const bool capacity =
-      why == kSharedCapacity && !model.setting_paths().evaluation_capacity_factor.empty();
+  const bool capacity = why == kSharedCapacity && can_lift_capacity(model);
   log_warning("export: an image's result depends on the others of its batch, since {}{}", why,
               capacity ? "; --without-capacity exports a network that drops no token" : "");
 }
@@ -140,6 +140,15 @@ std::string batch_dependence(const Model& model) {
     if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";
   }
   return "";
+}
+
+bool can_lift_capacity(const Model& model) {
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  const auto tokens_choose = [](const MoEBlock& block) {
+    return block.layer->options().rule.is_token_choice();
+  };
+  return !blocks.empty() && std::ranges::all_of(blocks, tokens_choose) &&
+         !model.setting_paths().evaluation_capacity_factor.empty();
 }
 
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info) {

@@ -231,6 +231,18 @@ double rounded(double value) {
   return std::stod(fmt::format("{:.6g}", value));
 }
 
+/// Refuses a network whose experts select more tokens than the image has that is routed alone.
+void check_image_is_enough(const Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const RouteOptions rule = block.layer->router->evaluation_rule();
+    if (!rule.is_expert_choice() || rule.l <= model.tokens_per_image()) continue;
+    fail_usage(
+        "predict: each expert of block {} selects {} tokens of a batch, but images are classified "
+        "one by one and have {}; moesaic eval classifies batches",
+        block.block, rule.l, count_text(model.tokens_per_image(), "token"));
+  }
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
@@ -306,6 +318,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
   const c10::InferenceMode inference;
   model.eval();
   const bool alone = !batch_dependence(model).empty();
+  if (alone) check_image_is_enough(model);
   const auto total = static_cast<int64_t>(files.size());
   const int64_t batch_size = options.batch_size.value_or(32);
   for (int64_t first = 0; first < total; first += batch_size) {

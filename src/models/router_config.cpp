@@ -137,6 +137,13 @@ ConfigProblem routing_problem(const RouteOptions& routing, const RouterContext& 
   return expert_choice_problem(routing, place);
 }
 
+ConfigProblem config_problem(const Upcycling& config) {
+  if (config.num_selected_experts <= config.num_experts) return {};
+  return {fmt::format("num_selected_experts is {}, but there are {} experts; choose at most {}",
+                      config.num_selected_experts, config.num_experts, config.num_experts),
+          {"num_selected_experts", "num_experts"}};
+}
+
 ConfigProblem capacity_problem(const RouteOptions& routing, const RouterContext& place) {
   const bool is_rerouted = routing.pruned != PrunedSelection::zero && place.is_pruned;
   if (place.group_size == 0 || is_rerouted) return {};

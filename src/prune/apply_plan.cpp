@@ -86,6 +86,12 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
     const bool is_rerouted = reroutes(block);
+    if (replace == kReroute && layer->options().rule.kind == RoutingKind::threshold) {
+      return fmt::format(
+          "block {} sends a token to every expert whose logit reaches the threshold, so none is "
+          "rerouted; choose the replacement '{}'",
+          block.block, kReplaceByNothing);
+    }
     if ((replace == kReroute && !is_rerouted && !can_reroute) ||
         (replace == kMerge && !can_merge)) {
       // Of the networks that cannot reroute only ensembles can all store means.

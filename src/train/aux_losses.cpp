@@ -116,7 +116,8 @@ ZeroLoss zero_loss(const std::string& name, const Model& model) {
 }
 
 bool gates_are_one(const RouteOptions& rule) {
-  return rule.kind == RoutingKind::threshold || rule.gate == Gate::one;
+  const bool of_one = rule.is_token_choice() && rule.k == 1 && rule.gate == Gate::softmax_selected;
+  return of_one || rule.kind == RoutingKind::threshold || rule.gate == Gate::one;
 }
 
 /// Warns of the first router with gates of 1 that the phase trains.

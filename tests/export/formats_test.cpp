@@ -82,6 +82,23 @@ TEST(ExportFormats, SayThatTheNormalisationIsLost) {
   EXPECT_EQ(said("symmetric"), "");
 }
 
+TEST(ExportFormats, VMoERefusesRoutersThatTheReferenceLacks) {
+  const test::TempDir folder;
+  VMoEConfig config = testing::small_vmoe_config();
+  const auto refusal = [&] {
+    const auto model = testing::small_vmoe(config);
+    return test::usage_of([&] {
+      export_formats().at("vmoe").write(*model, testing::toy_info(), {.out = folder / "out"});
+    });
+  };
+  config.encoder.moe.router.gate = Gate::softmax_selected;
+  EXPECT_THAT(refusal(), HasSubstr("block 1 has gates 'softmax_selected', which a V-MoE checkpoint "
+                                   "cannot express; choose safetensors"));
+  config.encoder.moe.router.kind = RoutingKind::threshold;
+  config.encoder.moe.router.gate = Gate::one;
+  EXPECT_THAT(refusal(), HasSubstr("block 1 selects experts by a threshold"));
+}
+
 /// Returns what exporting to both formats for everyone says.
 std::string said_of(const VMoEConfig& config) {
   const test::TempDir folder;
@@ -106,6 +123,18 @@ TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
   config.encoder.moe.num_group_images = 0;
   dispatcher.evaluation_factor = 0.0;
   EXPECT_EQ(said_of(config), "");
+}
+
+TEST(ExportFormats, SayHowToLiftACapacityOnlyWhereTokensChoose) {
+  VMoEConfig config = testing::small_vmoe_config();
+  EXPECT_TRUE(can_lift_capacity(*testing::small_vmoe(config)));
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.router.capacity.factor = 0.6;
+  EXPECT_FALSE(can_lift_capacity(*testing::small_vmoe(config)));
+  EXPECT_THAT(said_of(config), AllOf(HasSubstr("share the capacity of experts"),
+                                     Not(HasSubstr("--without-capacity"))));
+  config.encoder.moe = {};
+  EXPECT_FALSE(can_lift_capacity(*testing::small_vmoe(config))) << "dense";
 }
 
 }  // namespace

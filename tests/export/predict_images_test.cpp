@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/predict.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
@@ -188,6 +189,18 @@ TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
               HasSubstr("does not store mean and std"));
   spec.has_images = false;
   EXPECT_THAT(test::usage_of([&] { predictions(*model); }), HasSubstr("inputs are not images"));
+}
+
+TEST_F(PredictImages, AreRefusedWhereExpertsSelectMoreTokensThanOneHas) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.kind = RoutingKind::expert_choice;
+  config.encoder.moe.num_group_images = 4;
+  const int64_t has = small_vmoe()->tokens_per_image();
+  config.encoder.moe.router.l = has + 1;
+  EXPECT_THAT(test::usage_of([&] { predictions(*small_vmoe(config)); }),
+              HasSubstr(fmt::format("each expert of block 1 selects {} tokens of a batch, but "
+                                    "images are classified one by one and have {} tokens",
+                                    has + 1, has)));
 }
 
 TEST_F(PredictImages, EndWhereTheyAreNoLongerTaken) {

@@ -251,6 +251,17 @@ TEST(PrunePlan, OfANetworkThatReroutesKeepsThatAndTakesNoOtherReplacement) {
   EXPECT_EQ(plan_problem(*model, {plan.criterion, plan.layers}), "") << "a plan without 'replace'";
 }
 
+TEST(PrunePlan, OfAThresholdReroutesNothing) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.kind = RoutingKind::threshold;
+  config.encoder.moe.router.gate = Gate::one;
+  const auto model = small_vmoe(config);
+  EXPECT_EQ(replacement_problem(*model, kReroute),
+            "block 1 sends a token to every expert whose logit reaches the threshold, so none is "
+            "rerouted; choose the replacement 'nothing'");
+  EXPECT_EQ(replacement_problem(*model, kReplaceByNothing), "");
+}
+
 TEST(CriterionChoice, IsACriterionWithOrWithoutAReplacement) {
   EXPECT_EQ(CriterionChoice::parse("random").criterion, "random");
   EXPECT_EQ(CriterionChoice::parse("random").replace, std::nullopt);

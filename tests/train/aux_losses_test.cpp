@@ -87,7 +87,10 @@ TEST(AuxLosses, AModelsOwnWeightsMustFitItsRouter) {
 }
 
 TEST(AuxLosses, ARouterThatNothingTrainsIsWarnedOf) {
-  for (const std::string& router : {kAdaptive4, std::string("model.encoder.moe.router.gate=one")}) {
+  const std::string of_one =
+      R"(model.encoder.moe.router={"num_selected_experts": 1, "gate": "softmax_selected"})";
+  for (const std::string& router :
+       {kAdaptive4, of_one, std::string("model.encoder.moe.router.gate=one")}) {
     const std::vector<std::string> said = warnings_of_weights({router, kNoWeights});
     ASSERT_EQ(said.size(), 3U) << router;
     EXPECT_THAT(said[0], HasSubstr("phase 'pretrain': the router's gates are 1, so "

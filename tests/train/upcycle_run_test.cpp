@@ -55,7 +55,12 @@ TEST(UpcycleRun, IsCheckedBeforeAnythingIsTrained) {
   const std::string upcycle = "phases.mixture.on_entry.upcycle.";
   EXPECT_THAT(refusal(upcycle + "layers=[2]"),
               AllOf(HasSubstr("names block 2, but there are 2 blocks"), HasSubstr("usage: ")));
-  EXPECT_THAT(refusal(upcycle + "num_selected_experts=5"), HasSubstr("num_selected_experts"));
+  EXPECT_THAT(refusal(upcycle + "num_selected_experts=5"),
+              HasSubstr("upcycle.num_selected_experts=5': num_selected_experts is 5, but there are "
+                        "4 experts; choose at most 4"));
+  EXPECT_THAT(refusal(R"(model.encoder.moe={"router": {"name": "threshold", "gate": "one"}})"),
+              HasSubstr("upcycle: tokens choose among the copies, but encoder.moe.router.name is "
+                        "adaptive; leave the router out of the dense network"));
   EXPECT_THAT(refusal("model.encoder.moe={\"layers\": [0]}"),
               HasSubstr("the network has experts already"));
   EXPECT_THAT(refusal("phases.pruned.on_entry.prune.keep=5"), HasSubstr("cannot keep 5 experts"));

@@ -127,7 +127,9 @@ DatasetFormat generated_format(std::string name, std::string description,
                 return open_generated(std::move(info), examples,
                                       train ? config.num_train : config.num_test,
                                       train && is_endless(config));
-              }};
+              },
+          .fill_info = [make](const DatasetSpec& spec,
+                              DatasetInfo& info) { make(*spec.format.as<Settings>().data, info); }};
 }
 
 }  // namespace moesaic

@@ -36,6 +36,10 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
 /// experts' capacities that images share, or noise that is drawn by an image's place.
 std::string batch_dependence(const Model& model);
 
+/// Returns whether the network has experts, all of which tokens choose: with an evaluation capacity
+/// factor of 0 it drops no token.
+bool can_lift_capacity(const Model& model);
+
 /// Returns file name -> text: "config.json" with the model's configuration and, under
 /// kConstantsKey, its constants(), "labels.json" with the list of class names, "preprocess.json"
 /// with document_of() the input, "evaluation.json" with the loss and the batch size by which

@@ -151,5 +151,7 @@ void describe(auto& f, Upcycling& c) {
       "auxiliary losses alone train the router; softmax_all: softmax over all experts",
       one_of({"softmax_selected", "softmax_all"}));
 }
+/// Returns what is wrong with settings that together make no mixture.
+ConfigProblem config_problem(const Upcycling& config);
 
 }  // namespace moesaic

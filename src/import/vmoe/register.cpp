@@ -30,6 +30,12 @@ int64_t pruned_experts(const VMoE& model) {
     if (layer->replacement_outputs.defined())
       refuse("has mean outputs of removed experts", "store");
     if (!layer->merged_into.empty()) refuse("has merged experts", "express");
+    if (options.rule.kind == RoutingKind::threshold)
+      refuse("selects experts by a threshold", "express");
+    if (options.rule.gate != Gate::softmax_all) {
+      refuse(fmt::format("has gates '{}'", gate_names().at(static_cast<size_t>(options.rule.gate))),
+             "express");
+    }
     const int64_t gone = options.num_experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && options.rule.pruned == PrunedSelection::reroute) {
       refuse(fmt::format("reroutes tokens of {} removed experts", gone), "express");

@@ -7,20 +7,14 @@
 namespace moesaic {
 namespace {
 
-DatasetFormat clusters_format() {
-  DatasetFormat format = generated_format<ClusterMixtureConfig>(
-      "clusters", "generated data with cluster structure (clusters paper, definition 3.1)",
-      [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
-        info.classes = {"-1", "+1"};
-        info.groups = numbered("cluster ", config.num_clusters);
-        const ClusterSignals signals = cluster_signals(config);
-        info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
-        return [config, signals, split = info.split](int64_t first, int64_t count) {
-          return cluster_examples(config, signals, split, first, count);
-        };
-      });
-  format.fill_info = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
-  return format;
+MakeInputs cluster_inputs(const ClusterMixtureConfig& config, DatasetInfo& info) {
+  info.classes = {"-1", "+1"};
+  info.groups = numbered("cluster ", config.num_clusters);
+  const ClusterSignals signals = cluster_signals(config);
+  info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
+  return [config, signals, split = info.split](int64_t first, int64_t count) {
+    return cluster_examples(config, signals, split, first, count);
+  };
 }
 
 [[maybe_unused]] const bool kClustersRegistered =
@@ -30,7 +24,11 @@ DatasetFormat clusters_format() {
     families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
                                   "mixture of convolutional networks that routes whole "
                                   "images (clusters paper, section 6.2)")) &&
-    dataset_formats().add("clusters", clusters_format());
+    dataset_formats().add(
+        "clusters",
+        generated_format("clusters",
+                         "generated data with cluster structure (clusters paper, definition 3.1)",
+                         cluster_inputs));
 
 }  // namespace
 }  // namespace moesaic

@@ -4,6 +4,7 @@
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/prune/plan.h"
 #include "papers/pruning_theory/pattern_sgd.h"
@@ -110,6 +111,10 @@ TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
 TEST(PatternExperts, HaveNoTorchScript) {
   const nn::PatternExperts experts(2, 3, 4, 1.0, nn::make_generator(1));
   EXPECT_THROW(experts->script_source(), Error);
+}
+
+TEST(Patterns, HaveClassesBeforeTheyAreOpened) {
+  EXPECT_EQ(DatasetSource("patterns").num_classes(), 2);
 }
 
 }  // namespace

@@ -238,6 +238,18 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
   return fmt::format("\nreplace       {}\n{}", replace, table.text());
 }
 
+/// Returns the criteria that the figure draws, by default as many as can be told apart.
+std::vector<std::string> plotted_of(const SweepConfig& config) {
+  constexpr size_t kMost = 6;
+  std::vector<std::string> plotted;
+  for (const std::string& criterion : config.plotted_criteria) {
+    if (std::ranges::count(config.criteria, criterion) > 0) plotted.push_back(criterion);
+  }
+  if (!plotted.empty()) return plotted;
+  return {config.criteria.begin(),
+          config.criteria.begin() + static_cast<int64_t>(std::min(kMost, config.criteria.size()))};
+}
+
 }  // namespace
 
 std::vector<std::string> sweep_criterion_names() {
@@ -394,6 +406,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   SweepPlan plan{.train = train_of(config)};
   plan.shape = trained_shape(config, plan.train);
   plan.criteria = config.sweep.criteria;
+  plan.plotted = plotted_of(config.sweep);
   plan.exported = config.sweep.exported;
   plan.num_experts = experts_of_group(*plan.shape);
   plan.sizes = sizes_of(config.sweep, config.source, *plan.shape, plan.num_experts);

@@ -81,7 +81,7 @@ std::string letter_of(int choice) {
 
 std::string data_heading(const SweepPlan& plan) {
   std::string text = "# experts";
-  for (const std::string& criterion : plan.criteria) {
+  for (const std::string& criterion : plan.plotted) {
     for (const char* what : {"parameters pruned, %", "accuracy, %", "std", "recovered, %", "std",
                              "FLOPs, %", "forward time, %"}) {
       text += fmt::format("\t{}: {}", criterion, what);
@@ -222,10 +222,10 @@ struct SweepFindings {
     return text;
   }
 
-  /// Returns the line of one size: what every criterion came to.
+  /// Returns the line of one size: what every plotted criterion came to.
   std::string data_line(const SweepSize& size) const {
     std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
-    for (const std::string& by : plan.criteria) {
+    for (const std::string& by : plan.plotted) {
       const std::string row = sweep_row_name(size.name, by);
       const auto spread = [&](const char* metric) {
         return results.find(row, metric)->std.value_or(0.0);
@@ -273,12 +273,12 @@ struct SweepFindings {
     const double span = results.rows.front().num_runs > 1 ? most_pruned : 0.0;  // Of error bars.
     // The figure grows for the lines of choices under the axis and for those of the key above it.
     constexpr int kLine = 18, kRows = 3;
-    const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
+    const int rows = std::max(kRows, (static_cast<int>(plan.plotted.size()) + 3) / 2);
     const std::string head = fmt::format(
         "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
         "  span = {:.3f}\n  rows = {}\n  set xtics ({})\n",
-        fmt::join(plan.criteria, " "), plan.num_experts, lines,
-        letters == 0 ? 0 : plan.criteria.size(), plot_name(largest()), span, rows, tics);
+        fmt::join(plan.plotted, " "), plan.num_experts, lines,
+        letters == 0 ? 0 : plan.plotted.size(), plot_name(largest()), span, rows, tics);
     const Metric& accuracy = *find_metric(sweep_metrics(/*is_of_network=*/true), "accuracy");
     std::vector<std::string> blocks = {counts};
     if (letters > 0) blocks.push_back(choices);

@@ -45,6 +45,15 @@ TEST(SweepFigure, ScriptKnowsTheSweep) {
   EXPECT_THAT(script, HasSubstr("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"));
 }
 
+TEST(SweepFigure, DrawsThePlottedCriteriaAlone) {
+  report_test::MadeSweep made = report_test::made_sweep();
+  made.plan.plotted = {"random"};
+  const Figure figure = figure_of(made);
+  EXPECT_THAT(figure.script, HasSubstr("criteria = 'random'\n"));
+  EXPECT_THAT(figure.data, HasSubstr("\n4\t40.000\t71.0000\t0.0000\t95.0000\t"));
+  EXPECT_THAT(figure.data, Not(HasSubstr("router-norm-change")));
+}
+
 TEST(SweepFigure, ChoicesByLayerAreABlockOfTheirOwnWithLettersOnTheAxis) {
   report_test::MadeSweep made = report_test::made_with_choice();
   made.plan.sizes.push_back({"also4", 0, "also4 (4, 4)"});

@@ -103,6 +103,7 @@ inline MadeSweep made_sweep() {
                           .phases = {{"pretrain", "fashion", 10000}, {"finetune", "shoes", 3000}},
                           .sizes = {{"keep8", 8, "8 of 8"}, {"keep4", 4, "4 of 8"}},
                           .criteria = {"router-norm-change", "random"},
+                          .plotted = {"router-norm-change", "random"},
                           .exported = ExportChoice{4, "router-norm-change"}}};
   made.add("pretrain", false, {{"test_accuracy", 88.125}});
   made.add("finetune", false, {{"test_accuracy", 96.5}});

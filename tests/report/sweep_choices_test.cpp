@@ -84,6 +84,20 @@ TEST_F(SweepChoices, SetChangesPhasesOfTheRunThatIsPruned) {
       HasSubstr("argument 'train.seed=3': no effect, since the experiment's 'set' sets this"));
 }
 
+TEST_F(SweepChoices, TheFigureDrawsSixCriteriaOrThoseItIsTold) {
+  const auto plotted = [&](const std::vector<std::string>& changes) {
+    return sweep_plan(config_of(changes)).plotted;
+  };
+  const std::string seven =
+      R"(criteria=["random", "aimer", "reap", "man", "msan", "load", "gate"])";
+  EXPECT_THAT(plotted({"export=null", seven}),
+              ElementsAre("random", "aimer", "reap", "man", "msan", "load"));
+  EXPECT_THAT(plotted({"export=null", seven, R"(plotted_criteria=["gate", "frequency", "man"])"}),
+              ElementsAre("gate", "man"))
+      << "frequency is no part of the sweep";
+  EXPECT_THAT(error_of([&] { plotted({R"(plotted_criteria=["rap"])"}); }), HasSubstr("reap"));
+}
+
 TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
   const std::vector<std::string> changes = {"keep=[2]",
                                             "export=null",

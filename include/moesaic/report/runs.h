@@ -51,7 +51,7 @@ std::vector<std::string> sweep_criterion_names();
 struct SweepConfig {
   std::vector<int64_t> keep, exclude_blocks;
   std::vector<LayerChoice> per_layer;
-  std::vector<std::string> criteria;
+  std::vector<std::string> criteria, plotted_criteria;
   std::optional<std::string> replace;
   int64_t num_calibration_images = 1024;
   std::string finetuned;
@@ -83,6 +83,9 @@ void describe(auto& f, SweepConfig& c) {
     "criteria that rank the experts (moesaic list criteria), alone or with a replacement instead "
     "of 'replace' (random.mean, random.reroute); empty: refused with 'keep'",
     not_empty, one_of(sweep_criterion_names(), "CRITERION | CRITERION.REPLACEMENT"));
+  f("plotted_criteria", c.plotted_criteria,
+    "items of 'criteria' that the figure draws; others are left out; empty: the first six",
+    one_of(sweep_criterion_names(), "CRITERION | CRITERION.REPLACEMENT"));
   f("replace", c.replace, replace_help(), one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and replacements that need them, from the last phase's "
@@ -125,6 +128,7 @@ struct SweepPlan {
   /// where it is not among them, since costs are fractions of that network's.
   std::vector<SweepSize> sizes;
   std::vector<std::string> criteria;  ///< Criteria as configured.
+  std::vector<std::string> plotted;   ///< Those that the figure draws.
   std::optional<ExportChoice> exported;
 };
 

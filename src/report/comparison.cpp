@@ -97,15 +97,19 @@ void check_row(const ResultsFile& file, const std::string& row, const std::strin
   }
 }
 
-/// Returns the names of rows; a name may itself have commas.
+/// Returns the names of rows; a name, misspelt or not, may itself have commas.
 std::vector<std::string> row_names(const ResultsFile& file, const std::vector<std::string>& given) {
   const std::vector<std::string> known = names_in(file.rows);
+  const auto is_known = [&](const std::string& name) {
+    return std::ranges::count(known, name) > 0;
+  };
   std::vector<std::string> names;
   for (const std::string& text : given) {
-    const bool is_name = std::ranges::count(known, text) > 0;
-    for (std::string& name : is_name ? std::vector{text} : split(text, ',')) {
-      names.push_back(std::move(name));
-    }
+    std::vector<std::string> parts = split(text, ',');
+    const bool is_list = std::ranges::any_of(parts, is_known);
+    const bool has_comma = nearest(text, known).value_or("").find(',') != std::string::npos;
+    if (is_known(text) || (!is_list && has_comma)) parts = {text};
+    names.insert(names.end(), parts.begin(), parts.end());
   }
   return names;
 }

@@ -103,6 +103,8 @@ TEST_F(CompareResults, SaysWhatIsWrong) {
   };
   EXPECT_THAT(refusal({"a.json"}, {"z,lat"}),
               HasSubstr("a.json: unknown row 'lat'; did you mean 'late'?"));
+  EXPECT_THAT(refusal({"a.json"}, {"x, yy", "z"}),
+              HasSubstr("a.json: unknown row 'x, yy'; did you mean 'x, y'?"));
   EXPECT_THAT(refusal({"a.json", "b.json"}, {"x, y"}), HasSubstr("b.json: unknown row 'x, y'"));
   EXPECT_THAT(refusal({"a.json"}, {"z", "x, y"}, "los"),
               HasSubstr("row 'z' has no metric 'los'; did you mean 'loss'?"));

@@ -231,14 +231,16 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   return out;
 }
 
+void warn_of(const LatentClustersConfig& config, const DatasetInfo& info) {
+  const std::string departed = assumption_violations(config);
+  if (info.split != "train" || departed.empty()) return;
+  log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}", info.name,
+              departed);
+}
+
 MakeInputs latent_inputs(const LatentClustersConfig& config, DatasetInfo& info) {
   info.targets = {"y"};
   info.groups = numbered("cluster ", config.num_clusters);
-  const std::string departed = assumption_violations(config);
-  if (info.split == "train" && !departed.empty()) {
-    log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
-                info.name, departed);
-  }
   const LatentTruth truth = latent_truth(config);
   info.directions = {
       {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};

@@ -72,6 +72,8 @@ class LatentPhase : public OnlinePhase {
   SampleRng ties_;
 };
 
+/// Warns of training data that the theorems do not cover.
+void warn_of(const LatentClustersConfig& config, const DatasetInfo& info);
 MakeInputs latent_inputs(const LatentClustersConfig& config, DatasetInfo& info);
 extern AddPhaseKind add_spherical_sgd, add_router_ascent, add_ridge;
 Probe::Metrics specialisation_metrics, cluster_routing_metrics;

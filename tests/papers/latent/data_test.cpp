@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/support.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
@@ -192,6 +193,13 @@ TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {
   EXPECT_EQ(test->info().groups, (std::vector<std::string>{"cluster 1", "cluster 2"}));
   const DatasetInputs far = train->generate(int64_t{1} << 45, 3);
   EXPECT_TRUE(far.targets_NK.isfinite().all().item<bool>());
+}
+
+TEST(LatentClusters, WarnWhereTheyAreOpenedAndNotWhereTheyAreListed) {
+  EXPECT_EQ(test::said_by([] { EXPECT_EQ(DatasetSource("latent-small").num_classes(), 0); }), "");
+  EXPECT_THAT(test::said_by([] { open_dataset("latent-small", "train"); }),
+              HasSubstr("dataset 'latent-small': the theorems do not cover it"));
+  EXPECT_EQ(test::said_by([] { open_dataset("latent-small", "test"); }), "");
 }
 
 }  // namespace

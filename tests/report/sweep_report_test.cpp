@@ -253,6 +253,7 @@ TEST(SweepSummary, ManyCriteriaFillSeveralTablesOfAHundredColumns) {
       made.add_network(size + criterion, 90.0, 91.0, 1000, 1e6, 100.0);
     }
   }
+  made.plan.plotted = made.plan.criteria;
   const std::string text = summary_of(made, made.results());
   std::istringstream lines(text);
   int64_t tables = 0;

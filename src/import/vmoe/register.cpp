@@ -19,8 +19,12 @@ namespace {
 
 using vmoe_checkpoint::Entry;
 
-int64_t pruned_experts(const VMoE& model) {
-  int64_t count = 0;
+int64_t removed_experts(const nn::MoELayerImpl& layer) {
+  return layer.options().num_experts - static_cast<int64_t>(layer.kept().size());
+}
+
+/// Refuses layers that the reference would compute otherwise.
+void check_layers(const VMoE& model) {
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const auto& options = layer->options();
     const auto refuse = [id = block](const std::string& what, const char* cannot) {
@@ -36,13 +40,11 @@ int64_t pruned_experts(const VMoE& model) {
       refuse(fmt::format("has gates '{}'", gate_names().at(static_cast<size_t>(options.rule.gate))),
              "express");
     }
-    const int64_t gone = options.num_experts - static_cast<int64_t>(layer->kept().size());
+    const int64_t gone = removed_experts(*layer);
     if (gone > 0 && options.rule.pruned == PrunedSelection::reroute) {
       refuse(fmt::format("reroutes tokens of {} removed experts", gone), "express");
     }
-    count += gone;
   }
-  return count;
 }
 
 bool is_vmoe_checkpoint(const fs::path& path) {
@@ -152,7 +154,9 @@ void export_vmoe(const Model& model, const fs::path& prefix,
         "safetensors",
         foreign);
   }
-  const int64_t gone = pruned_experts(*vmoe);
+  check_layers(*vmoe);
+  int64_t gone = 0;
+  for (const MoEBlock& block : vmoe->moe_blocks()) gone += removed_experts(*block.layer);
   if (gone > 0) {
     log_warning("export: {} written as zeros: pruned before", count_text(gone, "expert"));
   }

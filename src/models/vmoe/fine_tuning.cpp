@@ -191,12 +191,6 @@ at::Tensor expert_copies(const at::Tensor& dense, const std::string& name, at::I
 std::shared_ptr<Model> VMoE::upcycled(const Upcycling& upcycling, uint64_t seed) const {
   if (!config_.encoder.moe.layers.empty())
     fail_usage("the network has experts already; leave upcycle out");
-  const int64_t blocks = config_.encoder.num_layers;
-  for (const int64_t layer : upcycling.layers) {
-    if (layer < blocks) continue;
-    fail_usage("upcycle: layers names block {}, but there are {} blocks (0 to {})", layer, blocks,
-               blocks - 1);
-  }
   if (!config_.encoder.moe.router.is_token_choice()) {
     fail_usage(
         "upcycle: tokens choose among the copies, but encoder.moe.router.name is {}; leave the "

@@ -241,13 +241,14 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
 /// Returns the criteria that the figure draws, by default as many as can be told apart.
 std::vector<std::string> plotted_of(const SweepConfig& config) {
   constexpr size_t kMost = 6;
-  std::vector<std::string> plotted;
-  for (const std::string& criterion : config.plotted_criteria) {
-    if (std::ranges::count(config.criteria, criterion) > 0) plotted.push_back(criterion);
-  }
+  std::vector<std::string> plotted = config.plotted_criteria;
+  std::erase_if(plotted, [&](const std::string& criterion) {
+    return std::ranges::count(config.criteria, criterion) == 0;
+  });
   if (!plotted.empty()) return plotted;
-  return {config.criteria.begin(),
-          config.criteria.begin() + static_cast<int64_t>(std::min(kMost, config.criteria.size()))};
+  plotted = config.criteria;
+  plotted.resize(std::min(kMost, plotted.size()));
+  return plotted;
 }
 
 }  // namespace

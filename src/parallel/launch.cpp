@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -50,12 +51,19 @@ std::string required(const Environment& environment, const std::string& name,
       given, name, given);
 }
 
-/// Returns the first host of a list such as "gpu[03-07,09],login1".
+/// Returns the first host of a list such as "rack[0-1]gpu[03-07,09]-ib,login1".
 std::string first_host(const std::string& list) {
-  const size_t bracket = list.find('['), comma = list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
-  const size_t end = list.find_first_of("-,]", bracket);
-  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+  std::string host;
+  for (size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      host += list[i];
+      continue;
+    }
+    const size_t end = list.find_first_of("-,]", i);
+    host += list.substr(i + 1, end - i - 1);
+    i = std::min(list.find(']', i), list.size() - 1);
+  }
+  return host;
 }
 
 void find_rendezvous(const Environment& environment, const Names& names, Launch& launch) {

@@ -68,6 +68,8 @@ TEST(Launch, AStepOfSlurmMeetsOnItsFirstHost) {
   EXPECT_EQ(launch_in(variables).address, "gpu03");
   variables["SLURM_STEP_NODELIST"] = "gpu12,gpu[13-14]";
   EXPECT_EQ(launch_in(variables).address, "gpu12");
+  variables["SLURM_STEP_NODELIST"] = "rack[0-1]gpu[03-04,09]-ib,login1";
+  EXPECT_EQ(launch_in(variables).address, "rack0gpu03-ib");
 }
 
 TEST(Launch, ABatchScriptOfSlurmIsOneProcess) {

@@ -24,10 +24,6 @@ constexpr auto kAnswer = 3s;      // In which a process that lives says that it 
 constexpr auto kFarewell = 5s;    // In which all that live have read what the store has to say.
 constexpr size_t kWarnings = 64;  // That a process remembers in the store, of its own.
 
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
 std::string host_name() {
   std::array<char, 256> name = {};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
@@ -77,7 +73,7 @@ ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launc
       rank_(launch.rank),
       size_(launch.world_size),
       serves_store_(launch.rank == 0 && !launch.has_external_store) {
-  store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
+  store_->set(numbered("who", rank_), fmt::format("{}, pid {}", host_name(), getpid()));
   publish(/*includes_all_warnings=*/false);
   store_->wait({"who/0"});
   rank_zero_ = name_of(0);
@@ -105,7 +101,7 @@ void ProcessMesh::Monitor::run() {
       const std::lock_guard lock(publishing_);
       peer_ended = publisher_->check({"ends"});
       // Its collectives may not miss the other yet, but it lives.
-      if (peer_ended) publisher_->set(numbered("ends", rank_), bytes_of("true"));
+      if (peer_ended) publisher_->set(numbered("ends", rank_), "true");
     } catch (const std::exception&) {
       peer_ended = true;  // The one that serves the store.
     }
@@ -135,8 +131,7 @@ void ProcessMesh::Monitor::publish(bool includes_all_warnings) {
   for (const std::string& text : warnings) {
     if (is_first_to_warn(text)) write_log_line(LogLevel::warning, text);
   }
-  if (std::exchange(published_status_, now) != now)
-    publisher_->set(numbered("doing", rank_), bytes_of(now));
+  if (std::exchange(published_status_, now) != now) publisher_->set(numbered("doing", rank_), now);
 }
 
 bool ProcessMesh::Monitor::is_first_to_warn(const std::string& text) {
@@ -187,9 +182,7 @@ void ProcessMesh::Monitor::on_peer_failure(std::function<void()> action) {
 }
 
 std::string ProcessMesh::Monitor::text_at(const std::string& key) {
-  if (!store_->check({key})) return {};
-  const std::vector<uint8_t> bytes = store_->get(key);
-  return {bytes.begin(), bytes.end()};
+  return store_->check({key}) ? store_->get_to_str(key) : std::string();
 }
 
 std::pair<std::string, std::string> ProcessMesh::Monitor::last_status_of(int64_t rank) {
@@ -230,21 +223,17 @@ std::vector<std::string> ProcessMesh::Monitor::exchange(const std::string& text,
 
 void ProcessMesh::Monitor::publish_end() {
   fails_ = true;
-  store_->set("ends", bytes_of("true"));
-  store_->set(numbered("ends", rank_), bytes_of("true"));
+  store_->set("ends", "true");
+  store_->set(numbered("ends", rank_), "true");
 }
 
-bool ProcessMesh::Monitor::publish_failure(const std::string& message) noexcept {
-  try {
-    store_->set("failed", bytes_of("true"));
-    publish_end();
-    return store_->add("said/" + hash_of(message), 1) == 1;
-  } catch (const std::exception&) {
-    return true;  // Nobody else can say it.
-  }
+bool ProcessMesh::Monitor::publish_failure(const std::string& message) {
+  store_->set("failed", "true");
+  publish_end();
+  return store_->add("said/" + hash_of(message), 1) == 1;
 }
 
-std::string ProcessMesh::Monitor::describe_failure(const std::string& message) try {
+std::string ProcessMesh::Monitor::describe_failure(const std::string& message) {
   publish_end();
   if (store_->check({"failed"}) || store_->add("explained", 1) > 1) return {};
   std::vector<std::string> ends;
@@ -267,8 +256,6 @@ std::string ProcessMesh::Monitor::describe_failure(const std::string& message) t
   }
   return fmt::format("the processes are out of step at {}: {}", activity(),
                      late.empty() ? one_line(message, 300) : late);
-} catch (const std::exception&) {
-  return without_store();
 }
 
 // Nobody can tell which of the others says it, so each does.
@@ -277,17 +264,13 @@ std::string ProcessMesh::Monitor::without_store() {
                      activity());
 }
 
-void ProcessMesh::Monitor::shut_down_after_failure() noexcept {
-  try {
-    publish(/*includes_all_warnings=*/true);
-    store_->set(numbered("left", rank_), bytes_of("true"));
-    if (!serves_store_) return;
-    std::vector<std::string> left;
-    for (int64_t rank = 1; rank < size_; ++rank) left.push_back(numbered("left", rank));
-    store_->wait(left, kFarewell);
-  } catch (const std::exception&) {
-    // Nobody is left to wait for.
-  }
+void ProcessMesh::Monitor::shut_down_after_failure() {
+  publish(/*includes_all_warnings=*/true);
+  store_->set(numbered("left", rank_), "true");
+  if (!serves_store_) return;
+  std::vector<std::string> left;
+  for (int64_t rank = 1; rank < size_; ++rank) left.push_back(numbered("left", rank));
+  store_->wait(left, kFarewell);
 }
 
 std::vector<std::string> StoreAllGather::operator()(const std::string& text,

@@ -57,13 +57,15 @@ class ProcessMesh::Monitor {
   /// Tells at once what is to be told; with `includes_all_warnings`, also the warnings that process
   /// 0 may share.
   void publish(bool includes_all_warnings);
-  bool publish_failure(const std::string& message) noexcept;
+  /// Returns whether no other process has said the same. Throws, like the next and
+  /// shut_down_after_failure(), what the store does where it is gone.
+  bool publish_failure(const std::string& message);
   std::string describe_failure(const std::string& message);
   /// Returns what describe_failure() does where the store does not answer.
   std::string without_store();
   void on_peer_failure(std::function<void()> action);
   std::vector<std::string> exchange(const std::string& text, std::chrono::seconds timeout);
-  void shut_down_after_failure() noexcept;
+  void shut_down_after_failure();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 
 #include "moesaic/base/suggestions.h"
@@ -80,78 +81,29 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using GroupPointer = std::shared_ptr<const ProcessGroup>;
 
-/// What a backward pass needs of its forward pass, apart from tensors.
-struct RowExchange : torch::CustomClassHolder {
-  GroupPointer group;
-  Traffic traffic = Traffic::other;
-  std::vector<int64_t> send = {}, receive = {};
-};
-
-/// Keeps it for the backward pass.
-RowExchange& keep(AutogradContext* context, const GroupPointer& group) {
-  auto exchange = c10::make_intrusive<RowExchange>();
-  exchange->group = group;
-  context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
-  return *exchange;
-}
-
-const RowExchange& kept(AutogradContext* context) {
-  return static_cast<const RowExchange&>(*context->saved_data.at("exchange").toCapsule());
-}
-
 at::Tensor summed(const at::Tensor& x, const ProcessGroup& group, Traffic traffic) {
   at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
   group.all_reduce(sum, traffic);
   return sum;
 }
 
-struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const GroupPointer& group) {
-    keep(context, group);
-    return group->all_gather(x, Traffic::logits);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const ProcessGroup& group = *kept(context).group;
-    const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
-    const int64_t rows = sum.size(0) / group.size();
-    return {sum.narrow(0, group.rank() * rows, rows), {}};
-  }
-};
+/// Computes `of_values` of x; the gradient of x is what `of_gradients` makes of the result's.
+struct WithGradient : torch::autograd::Function<WithGradient> {
+  using Call = std::function<at::Tensor(const at::Tensor&)>;
+  struct Kept : torch::CustomClassHolder {
+    explicit Kept(Call call) : of_gradients(std::move(call)) {}
+    Call of_gradients;
+  };
 
-struct AllReduceSum : torch::autograd::Function<AllReduceSum> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const GroupPointer& group, Traffic traffic) {
-    keep(context, group).traffic = traffic;
-    return summed(x, *group, traffic);
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Call& of_values,
+                            const Call& of_gradients) {
+    context->saved_data["kept"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Kept>(of_gradients));
+    return of_values(x);
   }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const RowExchange& exchange = kept(context);
-    return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
-  }
-};
-
-struct AllToAllRows : torch::autograd::Function<AllToAllRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
-                            const GroupPointer& group) {
-    RowExchange& exchange = keep(context, group);
-    exchange.send = send;
-    exchange.receive = receive;
-    context->saved_data["rows"] = x.size(0);
-    return group->all_to_all(x, send, receive, Traffic::rows);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const RowExchange& exchange = kept(context);
-    at::Tensor back =
-        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
-    const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
-    if (unsent > 0) {  // Unused rows of a routing's buffer.
-      std::vector<int64_t> shape = back.sizes().vec();
-      shape[0] = unsent;
-      back = at::cat({back, at::zeros(shape, back.options())});
-    }
-    return {back, {}, {}, {}};
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto kept = context->saved_data.at("kept").toCapsule();
+    return {static_cast<const Kept&>(*kept).of_gradients(gradients[0]), {}, {}};
   }
 };
 
@@ -264,16 +216,38 @@ std::vector<std::string> ProcessGroup::all_gather_strings(const std::string& tex
 }
 
 at::Tensor all_gather_rows(const at::Tensor& x, const GroupPointer& group) {
-  return group->size() == 1 ? x : AllGatherRows::apply(x, group);
+  if (group->size() == 1) return x;
+  const auto gather = [&](const at::Tensor& own) {
+    return group->all_gather(own, Traffic::logits);
+  };
+  const auto own_part = [group](const at::Tensor& gradient) {
+    const at::Tensor sum = summed(gradient, *group, Traffic::logits_gradient);
+    const int64_t rows = sum.size(0) / group->size();
+    return sum.narrow(0, group->rank() * rows, rows);
+  };
+  return WithGradient::apply(x, WithGradient::Call(gather), WithGradient::Call(own_part));
 }
 
 at::Tensor all_reduce_sum(const at::Tensor& x, const GroupPointer& group, Traffic traffic) {
-  return group->size() == 1 ? x : AllReduceSum::apply(x, group, traffic);
+  if (group->size() == 1) return x;
+  const WithGradient::Call sum = [group, traffic](const at::Tensor& own) {
+    return summed(own, *group, traffic);
+  };
+  return WithGradient::apply(x, sum, sum);
 }
 
 at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send,
                            const std::vector<int64_t>& receive, const GroupPointer& group) {
-  return AllToAllRows::apply(x, send, receive, group);
+  const auto exchange = [&](const at::Tensor& own) {
+    return group->all_to_all(own, send, receive, Traffic::rows);
+  };
+  const auto send_back = [group, send, receive, all = x.size(0)](const at::Tensor& gradient) {
+    const at::Tensor back = group->all_to_all(gradient, receive, send, Traffic::rows);
+    std::vector<int64_t> shape = back.sizes().vec();
+    shape[0] = all - back.size(0);  // Unused rows of a routing's buffer.
+    return shape[0] == 0 ? back : at::cat({back, at::zeros(shape, back.options())});
+  };
+  return WithGradient::apply(x, WithGradient::Call(exchange), WithGradient::Call(send_back));
 }
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const ProcessGroup& group,

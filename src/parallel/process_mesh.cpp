@@ -63,8 +63,8 @@ GlooDevices gloo_devices(const Launch& launch) {
 /// The store of the rendezvous, and the mesh that the processes form.
 struct Rendezvous {
   Store store;
-  int64_t rank;
-  std::chrono::seconds init_timeout, timeout;
+  const Launch& launch;
+  const ParallelConfig& config;
   GlooDevices devices;
   bool uses_cuda = false;  ///< Groups exchange tensors of a GPU too.
 
@@ -74,15 +74,17 @@ struct Rendezvous {
                                                int64_t count, bool on_cpu = true) const {
     const auto prefix =
         c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(first), store);
-    const auto place = static_cast<int>((rank - first) / step), members = static_cast<int>(count);
+    const auto place = static_cast<int>((launch.rank - first) / step),
+               members = static_cast<int>(count);
     auto group = c10::make_intrusive<c10d::ProcessGroup>(prefix, place, members);
     if (uses_cuda) add_nccl(*group, prefix);
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
     if (uses_cuda && !on_cpu) return group;
-    auto options = c10d::ProcessGroupGloo::Options::create(init_timeout);
+    auto options =
+        c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(config.init_timeout));
     options->devices = devices;
     const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(prefix, place, members, options);
-    gloo->setTimeout(timeout);
+    gloo->setTimeout(std::chrono::seconds(config.timeout));
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     return group;
@@ -91,7 +93,7 @@ struct Rendezvous {
   void add_nccl(c10d::ProcessGroup& group, const Store& prefix) const {
 #ifdef MOESAIC_WITH_CUDA
     auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = timeout;
+    options->timeout = std::chrono::seconds(config.timeout);
     group.setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                      c10::make_intrusive<c10d::ProcessGroupNCCL>(prefix, group.getRank(),
                                                                  group.getSize(), options));
@@ -283,12 +285,7 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.world_size;
   const int64_t replicas = replicas_of(config, size), experts = config.expert_parallel_size;
-  const Rendezvous rendezvous{store,
-                              rank,
-                              std::chrono::seconds(config.init_timeout),
-                              std::chrono::seconds(config.timeout),
-                              gloo_devices(launch),
-                              uses_cuda};
+  const Rendezvous rendezvous{store, launch, config, gloo_devices(launch), uses_cuda};
   if (store->add("here/" + std::to_string(rank), 1) > 1) {
     fail_usage("two processes have rank {} of {}; check that no other run uses {}:{}", rank, size,
                launch.address, launch.port);
@@ -396,7 +393,7 @@ bool ProcessMesh::publish_failure(const std::string& message) const noexcept {
     return within(kFailureTimeout,
                   [monitor = monitor_, message] { return monitor->publish_failure(message); });
   } catch (const std::exception&) {
-    return true;
+    return true;  // Nobody else can say it.
   }
 }
 
@@ -404,7 +401,7 @@ std::string ProcessMesh::describe_failure(const std::string& message) const {
   try {
     return within(kFailureTimeout,
                   [monitor = monitor_, message] { return monitor->describe_failure(message); });
-  } catch (const PeerFailure&) {
+  } catch (const std::exception&) {
     return monitor_->without_store();
   }
 }
@@ -417,7 +414,7 @@ void ProcessMesh::shut_down_after_failure() const noexcept {
   try {
     within(kFailureTimeout, [monitor = monitor_] { monitor->shut_down_after_failure(); });
   } catch (const std::exception&) {
-    // Nobody hears it.
+    // Nobody is left to wait for, or the store does not answer.
   }
 }
 

@@ -163,6 +163,10 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
     const std::optional<int64_t> label = known_label(*base, i);
     if (label && new_label[static_cast<size_t>(*label)] >= 0) indices.push_back(i);
   }
+  if (indices.empty()) {
+    fail("dataset '{}': none of the {} images of '{}' has a class of 'keep_classes' ({})",
+         info.name, base->size(), base->info().name, fmt::join(keep_classes, ", "));
+  }
   return std::make_shared<View>(std::move(info), std::move(base), std::move(indices),
                                 std::move(new_label));
 }

@@ -75,7 +75,8 @@ ConfigProblem config_problem(const KeepSettings& settings) {
 
 /// Whether the object has rules for blocks.
 bool names_blocks(const Value& object) {
-  return std::ranges::all_of(object.members("keep"), [](const Value::Member& member) {
+  const auto& members = object.members("keep");
+  return !members.empty() && std::ranges::all_of(members, [](const Value::Member& member) {
     return !member.key.empty() && member.key.find_first_not_of("-0123456789") == std::string::npos;
   });
 }

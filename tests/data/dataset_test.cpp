@@ -259,6 +259,15 @@ TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
   EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("circular"));
 }
 
+TEST_F(TinyDataset, SubsetOfNoImagesIsRefused) {
+  home_.write_files(home_.cache());
+  home_.write_description("two",
+                          R"({"name": "two", "base": "tiny", "num_first_images": {"train": 2}})");
+  home_.write_description("none", R"({"name": "none", "base": "two", "keep_classes": ["hen"]})");
+  EXPECT_THAT(open_error(ErrorKind::failure, "none"),
+              HasSubstr("none of the 2 images of 'two' has a class of 'keep_classes' (hen)"));
+}
+
 TEST(MemoryDataset, SizesMustAgree) {
   DatasetInfo info;
   info.name = "memory";

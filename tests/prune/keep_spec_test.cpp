@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"{\"1\": [true]}", "keep.json:1:8: '1' must be"},
                       Wrong{"true", "keep.json:1:1: 'keep' must be"},
                       Wrong{"{\"fraction\": 0.5, \"count\": 2}", "one of fraction, count"},
+                      Wrong{"{}", "one of fraction, count and parameters, found 0"},
                       Wrong{"{\"exclude_blocks\": [1]}",
                             "one of fraction, count and parameters, found 0"},
                       Wrong{"{\"count\": 2, \"scope\": \"all\"}", "choose one of layer, network"},

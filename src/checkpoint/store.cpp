@@ -61,13 +61,10 @@ constexpr std::string_view kStep = "step_";
 
 /// Returns whether a checkpoint was saved within a phase that evaluates an average of the weights.
 bool is_averaged(const Checkpoint& checkpoint) {
-  const Json::json_pointer phase("/phase_index");
-  if (!step_of(checkpoint.folder) || !checkpoint.state.contains(phase)) return false;
-  const Json index = checkpoint.state.at(phase);
-  if (!index.is_number_integer()) return false;
-  const Json::json_pointer decay("/run/phases/" + index.dump() + "/ema_decay");
-  const Json& config = checkpoint.config;
-  return config.contains(decay) && config.at(decay).is_number() && config.at(decay) > 0.0;
+  const Json index = value_at(checkpoint.state, "/phase_index");
+  if (!step_of(checkpoint.folder) || !index.is_number_integer()) return false;
+  const Json decay = value_at(checkpoint.config, "/run/phases/" + index.dump() + "/ema_decay");
+  return decay.is_number() && decay > 0.0;
 }
 
 /// Returns which checkpoints of phases, and best, lie beside those of steps, as a part of a line.
@@ -206,9 +203,8 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   if (is_exported_program(checkpoint.folder)) {
     std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
-    const Json stored = checkpoint.config.value(kInputKey, Json());
     InputSpec input;
-    if (stored.is_object() && stored.value("takes_bytes", Json()) == true) {
+    if (value_at(checkpoint.config, std::string("/") + kInputKey + "/takes_bytes") == true) {
       input = input_spec_of(checkpoint, *shape);
     }
     return program_model(checkpoint.folder, std::move(shape), input);
@@ -224,12 +220,10 @@ std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust)
 }
 
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
-  const auto input = checkpoint.config.find(kInputKey);
-  const bool older = input == checkpoint.config.end();
-  const Json& holder = older ? checkpoint.config : *input;
-  const Value classes =
-      Value::from_json(holder.is_object() ? holder.value("classes", Json()) : Json(),
-                       (checkpoint.folder / "config.json").string());
+  const Json& config = checkpoint.config;  // Older ones have the names outside of the input.
+  const std::string place = config.contains(kInputKey) ? std::string("/") + kInputKey : "";
+  const Value classes = Value::from_json(value_at(config, place + "/classes"),
+                                         (checkpoint.folder / "config.json").string());
   std::vector<std::string> names;
   if (classes.is_null()) return names;
   for (const Value& name : classes.items("classes")) names.push_back(name.as_string("classes"));

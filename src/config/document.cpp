@@ -478,6 +478,11 @@ Value read_stored(const fs::path& path, uint64_t max_bytes) {
   return parse_stored(read_text(path, max_bytes, "a JSON document"), path.string(), max_bytes);
 }
 
+Json value_at(const Json& json, const std::string& pointer) {
+  const Json::json_pointer place(pointer);
+  return json.contains(place) ? json.at(place) : Json();
+}
+
 std::optional<Json> find_json(std::string_view text, uint64_t max_bytes) {
   try {
     return parse_stored(text, "", max_bytes).to_json();

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "moesaic/base/error.h"
-#include "moesaic/prune/merge.h"
+#include "moesaic/prune/plan.h"
 
 namespace moesaic {
 namespace {
@@ -33,46 +33,32 @@ at::Tensor similarities(const PruneLayerPlan& layer) {
 }  // namespace
 
 MergePlan plan_merge(const MoEBlock& block, const PruneLayerPlan& layer) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const nn::MoELayer& old = block.layer;
   const int64_t each = layer.num_experts / block.num_ranked_groups();
-  const at::Tensor cosine_EE = similarities(layer);
-  const auto nearest = [&](int64_t expert) {
-    int64_t best = -1;
-    for (const int64_t kept : layer.kept) {
-      if (kept == expert) return kept;
-      if (kept / each != expert / each) continue;
-      const bool is_nearer = best < 0 || cosine_EE[expert][kept].item<double>() >
-                                             cosine_EE[expert][best].item<double>();
-      if (is_nearer) best = kept;
-    }
-    return best;
-  };
-  MergePlan merging;
-  for (int64_t expert = 0; expert < layer.num_experts; ++expert) {
-    const auto place = static_cast<size_t>(expert);
-    merging.into.push_back(nearest(old->merged_into.empty() ? expert : old->merged_into[place]));
+  const at::Tensor id_E1 = at::arange(layer.num_experts).unsqueeze(1);
+  const at::Tensor kept_K = at::tensor(layer.kept, at::kLong);
+  // The nearest is of the same group, and of a kept expert that expert itself.
+  const at::Tensor nearness_EK =
+      similarities(layer)
+          .index_select(1, kept_K)
+          .masked_fill(id_E1.floor_divide(each).ne(kept_K.floor_divide(each)), -kInfinity)
+          .masked_fill(id_E1.eq(kept_K), kInfinity);
+  at::Tensor into_E = kept_K.index_select(0, nearness_EK.argmax(1));
+  if (!old->merged_into.empty()) {
+    into_E = into_E.index_select(0, at::tensor(old->merged_into, at::kLong));
   }
-  const std::vector<int64_t> present = old->kept();
-  const auto count = static_cast<int64_t>(present.size());
-  const auto slot_of = [&](int64_t id) {
-    return std::lower_bound(present.begin(), present.end(), id) - present.begin();
-  };
-  merging.weights_PP = at::zeros({count, count}, at::kDouble);
-  for (int64_t slot = 0; slot < count; ++slot) {
-    const int64_t id = present[static_cast<size_t>(slot)];
-    const double rows = layer.rows_E.defined() ? layer.rows_E[id].item<double>() : 0.0;
-    merging.weights_PP[slot_of(merging.into[static_cast<size_t>(id)])][slot] = rows;
+  const at::Tensor present_P = at::tensor(old->kept(), at::kLong);
+  const at::Tensor slot_P = at::searchsorted(present_P, into_E.index_select(0, present_P));
+  const at::Tensor own_PP = at::eye(present_P.size(0), at::kDouble);
+  at::Tensor rows_PP = at::zeros_like(own_PP);
+  if (layer.rows_E.defined()) {
+    rows_PP.index_put_({slot_P, at::arange(present_P.size(0))},
+                       layer.rows_E.index_select(0, present_P).to(at::kDouble));
   }
-  for (int64_t slot = 0; slot < count; ++slot) {
-    at::Tensor row = merging.weights_PP[slot];
-    const auto sum = row.sum().item<double>();
-    if (sum > 0.0) {
-      row.div_(sum);
-    } else {
-      row[slot] = 1.0;
-    }
-  }
-  return merging;
+  const at::Tensor sum_P1 = rows_PP.sum(1, /*keepdim=*/true);
+  const auto* into = into_E.const_data_ptr<int64_t>();
+  return {{into, into + into_E.numel()}, at::where(sum_P1.gt(0), rows_PP / sum_P1, own_PP)};
 }
 
 std::string default_replacement(const Model& model) {

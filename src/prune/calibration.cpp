@@ -58,7 +58,7 @@ void check_source(const fs::path& path, const CalibrationSource& found,
 CalibrationSource network_source(const Checkpoint& checkpoint) {
   const std::string network = hash_of(checkpoint.model) + checkpoint.config.at("model").dump();
   const std::string hash = sha256_hex(std::as_bytes(std::span(network))).substr(0, 16);
-  const Json step = checkpoint.state.is_object() ? checkpoint.state.value("step", Json()) : Json();
+  const Json step = value_at(checkpoint.state, "/step");
   const std::string at = step.is_null() ? "" : fmt::format("step {}, ", step.dump());
   return {
       {kCalibratedCheckpointKey, fmt::format("{} ({}{})", checkpoint.folder.string(), at, hash)},

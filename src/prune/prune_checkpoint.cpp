@@ -17,7 +17,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/prune/merge.h"
 
 namespace moesaic {
 namespace {
@@ -202,39 +201,30 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
   };
 }
 
-/// Returns what `checkpoint` says of the run that made it, null where it says nothing.
-Json of_run(const Checkpoint& checkpoint, const char* key) {
-  const Json run = checkpoint.config.value("run", Json());
-  return run.is_object() ? run.value(key, Json()) : Json();
-}
-
 /// Returns the phase and the step that a run had come to.
 std::pair<int64_t, int64_t> progress_of(const Checkpoint& checkpoint) {
   const auto number = [&](const char* key) {
-    const Json value = checkpoint.state.is_object() ? checkpoint.state.value(key, Json()) : Json();
+    const Json value = value_at(checkpoint.state, key);
     return value.is_number_integer() ? value.get<int64_t>() : 0;
   };
-  return {number("phase_index"), number("step")};
+  return {number("/phase_index"), number("/step")};
 }
 
 /// Returns the index of the phase that a phase was fine-tuned after: the last one before it that
 /// trained on other data, else the last that trained.
 std::optional<size_t> phase_before(const Json& phases, size_t index) {
-  const auto setting = [&](size_t i, const char* key) {
-    return phases[i].is_object() ? phases[i].value(key, Json()) : Json();
-  };
   std::optional<size_t> before, elsewhere;
   for (size_t i = 0; i < index; ++i) {
-    if (setting(i, "steps") == 0 || !setting(i, "name").is_string()) continue;
+    if (value_at(phases[i], "/steps") == 0 || !value_at(phases[i], "/name").is_string()) continue;
     before = i;
-    if (setting(i, "data") != setting(index, "data")) elsewhere = i;
+    if (value_at(phases[i], "/data") != value_at(phases[index], "/data")) elsewhere = i;
   }
   return elsewhere ? elsewhere : before;
 }
 
 /// Returns whether the run of `later` began with `first`, or with the run that it is of.
 bool began_with(const Checkpoint& later, const Checkpoint& first) {
-  const Json init = of_run(later, "init");
+  const Json init = value_at(later.config, "/run/init");
   std::error_code ignored;
   for (fs::path folder = fs::absolute(first.folder); folder.has_relative_path();
        folder = folder.parent_path()) {
@@ -278,11 +268,11 @@ void check_has_experts(const fs::path& finetuned, const Model& after, const fs::
 /// it was pruned is still the smaller one.
 void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
                    const Checkpoint& pretrained, const Model& before_shape) {
-  const auto same = [&](const char* key) {
-    return of_run(finetuned, key) == of_run(pretrained, key);
+  const auto same = [&](const char* path) {
+    return value_at(finetuned.config, path) == value_at(pretrained.config, path);
   };
-  const bool of_one_run = !of_run(finetuned, "name").is_null() && same("name") && same("seed") &&
-                          same("init") && same("phases");
+  const bool of_one_run = !value_at(finetuned.config, "/run/name").is_null() && same("/run/name") &&
+                          same("/run/seed") && same("/run/init") && same("/run/phases");
   const auto before = progress_of(pretrained), after = progress_of(finetuned);
   const int64_t experts_before = experts_of(before_shape), experts_after = experts_of(after_shape);
   std::string why;
@@ -335,7 +325,8 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   const Checkpoint newest = load_newest_checkpoint(
       run_or_checkpoint,
       {.verify = false, .load_model = false, .load_optimizer = false, .trust = trust});
-  const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
+  const Json phases = value_at(newest.config, "/run/phases"),
+             init = value_at(newest.config, "/run/init");
   const auto index = static_cast<size_t>(progress_of(newest).first);
   if (phases.is_array() && index < phases.size()) {
     fs::path folder = fs::absolute(newest.folder).parent_path();

@@ -116,7 +116,7 @@ void add_routing_probes(Registry<Probe>& to) {
 }
 
 bool is_measured(const Dataset& data, const std::string& metric) {
-  const std::vector<MetricInfo> metrics = task_of(data.info()).metrics(data.info());
+  const std::vector<MetricInfo> metrics = metrics_of(data.info());
   return std::ranges::find(metrics, metric, &MetricInfo::name) != metrics.end();
 }
 

@@ -113,13 +113,12 @@ std::string inputs_text(const std::vector<int64_t>& shape) {
 }
 
 void check_outputs(const Model& model, const DatasetInfo& info) {
-  const Task& task = task_of(info);
   try {
-    task.check_outputs(model, info);
+    check_num_outputs(model, info);
   } catch (const Error& error) {
     fail_usage("{}; choose data with {}, or a network with {}", error.what(),
                count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
-               count_text(task.outputs(info), "output"));
+               count_text(outputs_for(info), "output"));
   }
 }
 
@@ -209,7 +208,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   check_outputs(model, info);
   Evaluation result;
   RoutingCounts counts;
-  const std::unique_ptr<Meter> meter = task_of(info).meter(model, options.loss);
+  const std::unique_ptr<Meter> meter = meter_of(info, model, options.loss);
   EvaluateOptions measured = options;
   measured.on_batch = [&](const EvaluatedBatch& batch) {
     ModelOutput on_cpu;

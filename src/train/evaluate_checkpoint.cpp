@@ -20,15 +20,9 @@
 namespace moesaic {
 namespace {
 
-/// Returns the value at a JSON pointer, null where there is none.
-Json stored(const Json& json, const std::string& path) {
-  const Json::json_pointer place(path);
-  return json.contains(place) ? json.at(place) : Json();
-}
-
 /// Returns the text at a JSON pointer, "" where there is none.
 std::string stored_text(const Json& json, const std::string& path) {
-  const Json value = stored(json, path);
+  const Json value = value_at(json, path);
   return value.is_string() ? value.get<std::string>() : "";
 }
 
@@ -63,9 +57,9 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
   return std::ranges::count(splits, "validation") > 0 ? "validation" : "test";
 }
 
-/// Returns the split that is asked for: the whole of a folder that has no other images than those of
-/// which a part is held out to validate with, since a network, unlike a probe, learned from no part
-/// of it.
+/// Returns the split that is asked for: the whole of a folder that has no other images than those
+/// of which a part is held out to validate with, since a network, unlike a probe, learned from no
+/// part of it.
 std::string asked_split(const EvaluateCheckpointOptions& options) {
   const std::string& data = options.data;
   const bool is_fixed = !options.few_shot.shots.empty() || !options.split.empty() || data.empty();
@@ -246,14 +240,14 @@ std::string layer_text(const LayerRouting& layer) {
 }  // namespace
 
 std::string trained_loss(const Checkpoint& checkpoint) {
-  const Json phase = stored(checkpoint.state, "/phase_index");
+  const Json phase = value_at(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
   const std::string loss = stored_text(checkpoint.config, "/run/phases/" + index + "/loss");
   return objectives().find(loss) != nullptr ? loss : "";
 }
 
 int64_t trained_batch_size(const Checkpoint& checkpoint) {
-  const Json size = stored(checkpoint.config, "/run/evaluate_batch_size");
+  const Json size = value_at(checkpoint.config, "/run/evaluate_batch_size");
   if (size.is_null()) return EvaluateOptions().batch_size;
   const bool valid = size.is_number_integer() && size >= 1 && size <= kMaxBatchSize;
   if (valid) return size.get<int64_t>();
@@ -340,7 +334,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
     metrics.merge(real_label_metrics(real, has_numbers(own) ? result.classes : own,
                                      result.evaluation.predictions.predicted_N, result.classes));
   }
-  if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
+  if (!probes) result.metric_rows = rows_for_people(dataset->info(), metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   // A program does not tell which rows its experts computed.
   result.counts_selected =

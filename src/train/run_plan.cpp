@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <span>
 
 #include "moesaic/base/log.h"
@@ -14,11 +17,106 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/gradient_phase.h"
-#include "planned_model.h"
 
 namespace moesaic {
 namespace {
+
+/// The network on the meta device as each phase finds it, as far as known before training: how many
+/// experts stay, but not which ones. It is that of the start until a phase changes it.
+class PlannedModel {
+ public:
+  /// `outputs` are the names of the outputs of `model`, the network of the start.
+  PlannedModel(const Model& model, std::vector<std::string> outputs)
+      : classes(std::move(outputs)), model_(&model) {}
+
+  /// Names of the outputs, none where they are not known. Their order is that of the data in which
+  /// they began, which a resumed run finds in its checkpoint only.
+  std::vector<std::string> classes;
+
+  /// Names of the phases before this one, in order.
+  std::vector<std::string> earlier;
+
+  const Model& model() const { return *model_; }
+
+  void upcycle(const Upcycling& upcycling) {
+    copy_ = model_->upcycled(upcycling, 0);
+    model_ = copy_.get();
+  }
+
+  void prune(const KeepSpec& keep, const std::string& replace) {
+    apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
+    KeptExperts kept;
+    // Which layers keep how many is not known before there are scores; here all are equal.
+    if (!names_unknown_experts(keep)) kept = check_keep(*model_, keep);
+    for (const MoEBlock& block : changed().moe_blocks()) {
+      const KeepRule* rule = keep.rule_of(block.block);
+      if (rule == nullptr) continue;
+      const bool known = rule->ids() != nullptr && !guessed_.contains(block.block);
+      const std::vector<int64_t> ids = kept.contains(block.block) ? kept.at(block.block)
+                                       : known                    ? *rule->ids()
+                                                                  : first_experts(*rule, block);
+      if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
+      keep_meta_experts(block, ids, replace);
+    }
+  }
+
+  void reset_head(int64_t outputs) { replace_head(changed(), outputs); }
+
+  /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.
+  std::optional<PlannedTeacher> after(const std::string& phase) const {
+    const auto ended = ended_.find(phase);
+    if (ended == ended_.end()) return std::nullopt;
+    return PlannedTeacher{build_meta_model(Value::from_json(ended->second.model, "model")),
+                          ended->second.classes, ended->second.mean, ended->second.std};
+  }
+
+  /// Remembers the network as it is at the end of a phase, for restore().
+  void end(const std::string& phase, const DatasetInfo& data) {
+    ended_[phase] = {model_->config(), guessed_, classes, data.mean, data.std};
+    earlier.push_back(phase);
+  }
+
+  void restore(const std::string& phase) {
+    const Ended& ended = ended_.at(phase);
+    take(ended.model);
+    guessed_ = ended.guessed;
+    classes = ended.classes;
+  }
+
+ private:
+  void take(const Json& config) {
+    copy_ = build_meta_model(Value::from_json(config, "model"));
+    model_ = copy_.get();
+  }
+  /// Returns a copy that a phase may change.
+  Model& changed() {
+    if (copy_ == nullptr) take(model_->config());
+    return *copy_;
+  }
+
+  bool names_unknown_experts(const KeepSpec& keep) const {
+    return std::any_of(guessed_.begin(), guessed_.end(), [&](int64_t block) {
+      const KeepRule* rule = keep.rule_of(block);
+      return rule != nullptr && rule->ids() != nullptr;
+    });
+  }
+
+  struct Ended {
+    Json model;
+    std::set<int64_t> guessed;
+    std::vector<std::string> classes;
+    std::vector<double> mean, std;  ///< Of its data.
+  };
+
+  std::map<std::string, Ended> ended_;
+  std::shared_ptr<Model> copy_;
+  const Model* model_;
+  std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
+};
 
 /// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
 /// does.
@@ -175,10 +273,10 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
                                 ? locations.find_in_model(model.setting_paths().classes, "data")
                                 : locations.find({"data"});
   try {
-    task_of(data).check_outputs(model, data);
+    check_num_outputs(model, data);
   } catch (const Error& error) {
     const std::string& setting = model.setting_paths().classes;
-    const int64_t outputs = task_of(data).outputs(data);
+    const int64_t outputs = outputs_for(data);
     std::vector<std::string> remedies;
     if (takes_new_head(model, outputs)) remedies = {R"("on_entry": {"new_head": true})"};
     const bool fits = config.init.empty();  // The weights of init fit no other number of outputs.
@@ -198,7 +296,7 @@ void check_class_names(const SettingLocations& locations, const PlannedModel& ne
   const DatasetInfo& trained = datasets.get(phase.data, "train")->info();
   // A new head has the classes of the training images.
   const bool helps = !phase.on_entry.new_head && trained.classes != network.classes &&
-                     takes_new_head(network.model(), task_of(trained).outputs(trained));
+                     takes_new_head(network.model(), outputs_for(trained));
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   if (!phase.evaluate) splits.clear();
   splits.insert(splits.begin(), "train");
@@ -298,7 +396,6 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   }
   const std::shared_ptr<const Dataset> data =
       open_data(locations, datasets, network.model(), plan.config.preprocess);
-  const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
     check_restored(network.earlier, locations);
     network.restore(phase.on_entry.restore);
@@ -336,7 +433,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   }
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;
-  plan.num_outputs = task.outputs(data->info());
+  plan.num_outputs = outputs_for(data->info());
   plan.classes = network.classes;
   if (phase.on_entry.new_head) network.reset_head(plan.num_outputs);
   if (const std::string* const name = find_teacher(plan.config); name && !name->empty()) {

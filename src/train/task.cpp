@@ -125,45 +125,28 @@ class ClassificationMeter final : public Meter {
   double likelihood_ = 0.0, member_likelihood_ = 0.0, member_correct_ = 0.0, pairs_apart_ = 0.0;
 };
 
-class Classification final : public Task {
- public:
-  std::vector<MetricInfo> metrics(const DatasetInfo& data) const override {
-    std::vector<MetricInfo> list = {{"accuracy", Direction::higher_is_better, " %"},
-                                    {"loss", Direction::lower_is_better},
-                                    {"calibration_error", Direction::lower_is_better}};
-    if (outputs(data) > kTop) list.push_back({"top5_accuracy", Direction::higher_is_better, " %"});
-    return list;
-  }
-  /// A loss that is none of classification's, such as one of another task, is not measured by.
-  std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const override {
-    const bool known = classification_losses().find(loss) != nullptr;
-    return classification_meter(known                     ? loss
-                                : model.num_members() > 1 ? "ensemble_softmax"
-                                                          : "softmax");
-  }
-  MetricRows rows(const Metrics& metrics) const override {
-    const auto at = [&](const std::string& name) { return metrics.at(name); };
-    MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
-    if (metrics.contains("real.accuracy")) {
-      rows.emplace_back(
-          "ReaL", fmt::format("{:.2f} % of {:.0f} images", at("real.accuracy"), at("real.images")));
-    }
-    if (metrics.contains("top5_accuracy")) {
-      rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
-    }
-    rows.emplace_back("loss", fmt::format("{:.4f}", at("loss")));
-    rows.emplace_back("calibration", fmt::format("error (ECE) {:.4f}", at("calibration_error")));
-    if (!metrics.contains("ensemble.members")) return rows;
+MetricRows classification_rows(const Metrics& metrics) {
+  const auto at = [&](const std::string& name) { return metrics.at(name); };
+  MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
+  if (metrics.contains("real.accuracy")) {
     rows.emplace_back(
-        "ensemble",
-        fmt::format("{:.0f} members, NLL {:.4f}, disagreement {:.4f}", at("ensemble.members"),
-                    at("ensemble.negative_log_likelihood"), at("ensemble.disagreement")));
-    rows.emplace_back("a member",
-                      fmt::format("accuracy {:.2f} %, NLL {:.4f}", at("ensemble.member_accuracy"),
-                                  at("ensemble.member_negative_log_likelihood")));
-    return rows;
+        "ReaL", fmt::format("{:.2f} % of {:.0f} images", at("real.accuracy"), at("real.images")));
   }
-};
+  if (metrics.contains("top5_accuracy")) {
+    rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
+  }
+  rows.emplace_back("loss", fmt::format("{:.4f}", at("loss")));
+  rows.emplace_back("calibration", fmt::format("error (ECE) {:.4f}", at("calibration_error")));
+  if (!metrics.contains("ensemble.members")) return rows;
+  rows.emplace_back(
+      "ensemble",
+      fmt::format("{:.0f} members, NLL {:.4f}, disagreement {:.4f}", at("ensemble.members"),
+                  at("ensemble.negative_log_likelihood"), at("ensemble.disagreement")));
+  rows.emplace_back("a member",
+                    fmt::format("accuracy {:.2f} %, NLL {:.4f}", at("ensemble.member_accuracy"),
+                                at("ensemble.member_negative_log_likelihood")));
+  return rows;
+}
 
 /// "mse" and "mae": means over images and targets of (output - target)^2 and |output - target|;
 /// "loss" is mse.
@@ -184,31 +167,47 @@ class RegressionMeter final : public Meter {
   double squares_ = 0.0, absolute_ = 0.0, count_ = 0.0;
 };
 
-class Regression final : public Task {
- public:
-  std::vector<MetricInfo> metrics(const DatasetInfo&) const override {
+}  // namespace
+
+std::unique_ptr<Meter> meter_of(const DatasetInfo& data, const Model& model,
+                                const std::string& loss) {
+  const bool is_ensemble = model.num_members() > 1;
+  if (data.targets.empty()) {
+    // A loss that is none of classification's, such as one of another task, is not measured by.
+    const bool known = classification_losses().find(loss) != nullptr;
+    return classification_meter(known ? loss : is_ensemble ? "ensemble_softmax" : "softmax");
+  }
+  if (is_ensemble) {
+    fail_usage("real-valued targets are for one network, the model is an ensemble of {}",
+               model.num_members());
+  }
+  return std::make_unique<RegressionMeter>();
+}
+
+std::vector<MetricInfo> metrics_of(const DatasetInfo& data) {
+  if (!data.targets.empty()) {
     return {{"mse", Direction::lower_is_better},
             {"mae", Direction::lower_is_better},
             {"loss", Direction::lower_is_better}};
   }
-  std::unique_ptr<Meter> meter(const Model& model, const std::string&) const override {
-    if (model.num_members() > 1) {
-      fail_usage("real-valued targets are for one network, the model is an ensemble of {}",
-                 model.num_members());
-    }
-    return std::make_unique<RegressionMeter>();
+  std::vector<MetricInfo> list = {{"accuracy", Direction::higher_is_better, " %"},
+                                  {"loss", Direction::lower_is_better},
+                                  {"calibration_error", Direction::lower_is_better}};
+  if (outputs_for(data) > kTop) {
+    list.push_back({"top5_accuracy", Direction::higher_is_better, " %"});
   }
-  MetricRows rows(const Metrics& metrics) const override {
-    MetricRows rows;
-    for (const auto& [name, value] : metrics) rows.emplace_back(name, fmt::format("{:.6g}", value));
-    return rows;
-  }
-};
+  return list;
+}
 
-}  // namespace
+MetricRows rows_for_people(const DatasetInfo& data, const Metrics& metrics) {
+  if (data.targets.empty()) return classification_rows(metrics);
+  MetricRows rows;
+  for (const auto& [name, value] : metrics) rows.emplace_back(name, fmt::format("{:.6g}", value));
+  return rows;
+}
 
-void Task::check_outputs(const Model& model, const DatasetInfo& data) const {
-  const int64_t found = model.num_classes(), wanted = outputs(data);
+void check_num_outputs(const Model& model, const DatasetInfo& data) {
+  const int64_t found = model.num_classes(), wanted = outputs_for(data);
   if (found == wanted) return;
   const bool has_classes = data.targets.empty();
   fail_usage("'{}' has {}, the model has {}", data.name,
@@ -220,15 +219,8 @@ std::unique_ptr<Meter> classification_meter(const std::string& loss) {
   return std::make_unique<ClassificationMeter>(loss);
 }
 
-const Task& task_of(const DatasetInfo& data) {
-  static const Classification classification;
-  static const Regression regression;
-  if (data.targets.empty()) return classification;
-  return regression;
-}
-
 MetricInfo metric_of(const DatasetInfo& data, const std::string& name) {
-  const std::vector<MetricInfo> known = task_of(data).metrics(data);
+  const std::vector<MetricInfo> known = metrics_of(data);
   if (name.empty()) return known.front();
   std::vector<std::string> names;
   for (const MetricInfo& metric : known) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/prune/merge.h"
+#include "moesaic/prune/plan.h"
 
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"

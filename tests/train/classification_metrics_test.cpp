@@ -126,7 +126,7 @@ TEST(ClassificationMetrics, HaveNoTopFiveOfAtMostFiveClasses) {
     EXPECT_EQ(found.contains("top5_accuracy"), classes == 6);
     DatasetInfo data;
     data.classes.resize(static_cast<size_t>(classes), "name");
-    EXPECT_EQ(task_of(data).metrics(data).size(), classes == 6 ? 4u : 3u);
+    EXPECT_EQ(metrics_of(data).size(), classes == 6 ? 4u : 3u);
   }
 }
 

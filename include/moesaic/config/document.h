@@ -71,6 +71,9 @@ Value parse_stored(std::string_view text, const std::string& name,
 /// Reads a file as parse_stored() reads a text.
 Value read_stored(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
 
+/// Returns the value at a JSON pointer, null where there is none.
+Json value_at(const Json& json, const std::string& pointer);
+
 /// Returns the document of parse_stored() as JSON, or nothing where parse_stored() would throw.
 std::optional<Json> find_json(std::string_view text, uint64_t max_bytes = kMaxDocumentBytes);
 

@@ -62,24 +62,6 @@ class Meter {
   virtual Predictions predictions() const { return {}; }
 };
 
-/// What a dataset's targets are, which decides the metrics: classes or real numbers.
-class Task {
- public:
-  virtual ~Task() = default;
-  /// Returns the metrics of such data that `best` may follow, the default first.
-  virtual std::vector<MetricInfo> metrics(const DatasetInfo& data) const = 0;
-  /// Returns a meter; `loss` is the objective's name (train/objective.h), "" the default one.
-  virtual std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const = 0;
-  /// Returns a meter's result as text.
-  virtual MetricRows rows(const Metrics& metrics) const = 0;
-  /// Throws Error (usage) if the network does not have as many outputs as the targets require.
-  void check_outputs(const Model& model, const DatasetInfo& data) const;
-  /// Returns the number of outputs of a new head for this data.
-  int64_t outputs(const DatasetInfo& data) const {
-    return std::ssize(data.targets.empty() ? data.classes : data.targets);
-  }
-};
-
 /// Bins of the calibration error.
 inline constexpr int64_t kCalibrationBins = 15;
 
@@ -106,8 +88,25 @@ inline constexpr int64_t kCalibrationBins = 15;
 ///     ensemble.disagreement    fraction of pairs of members with different predictions
 std::unique_ptr<Meter> classification_meter(const std::string& loss);
 
-/// Returns classification for data with classes, regression for real-valued targets.
-const Task& task_of(const DatasetInfo& data);
+/// Returns the meter of the data: of classes, or of real-valued targets. `loss` is the objective's
+/// name (train/objective.h), "" the default one. Throws Error (usage) for an ensemble that is to
+/// predict real-valued targets.
+std::unique_ptr<Meter> meter_of(const DatasetInfo& data, const Model& model,
+                                const std::string& loss);
+
+/// Returns the metrics of such data that `best` may follow, the default first.
+std::vector<MetricInfo> metrics_of(const DatasetInfo& data);
+
+/// Returns the metrics of such data as text.
+MetricRows rows_for_people(const DatasetInfo& data, const Metrics& metrics);
+
+/// Returns the number of outputs of a head for this data.
+inline int64_t outputs_for(const DatasetInfo& data) {
+  return std::ssize(data.targets.empty() ? data.classes : data.targets);
+}
+
+/// Throws Error (usage) if the network does not have as many outputs as the targets require.
+void check_num_outputs(const Model& model, const DatasetInfo& data);
 
 /// Returns the metric of this name, the first for "". Throws Error (usage) with the nearest name.
 MetricInfo metric_of(const DatasetInfo& data, const std::string& name);

@@ -48,7 +48,7 @@ uint64_t CounterRng::next() {
 
 // Uses the method of Lemire, "Fast random integer generation in an interval", 2019.
 uint64_t CounterRng::randint(uint64_t n) {
-  if (n == 0) fail_usage("CounterRng::below: the bound must be positive");
+  if (n == 0) fail_usage("CounterRng::randint: the bound must be positive");
   uint128 product = uint128{next()} * n;
   if (static_cast<uint64_t>(product) < n) {
     const uint64_t surplus = (0 - n) % n;  // 2^64 mod n: values hit once too often.

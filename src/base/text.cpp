@@ -237,7 +237,7 @@ bool has_secret(std::string_view url) {
 }
 
 std::string bytes_text(double bytes) {
-  if (bytes < 1000) return fmt::format("{:.0f} B", bytes);
+  if (bytes < 999.5) return fmt::format("{:.0f} B", bytes);
   constexpr std::array kUnits = {"KB", "MB", "GB", "TB", "PB", "EB"};
   double value = bytes / 1000.0;
   size_t unit = 0;

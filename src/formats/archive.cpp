@@ -93,19 +93,24 @@ void check_was_read(archive* open, const fs::path& path) {
 void refuse_compressed(const fs::path& path) {
   constexpr std::pair<std::string_view, const char*> kHeads[] = {
       {"\x1f\x8b", "gzip"},
-      {"BZh", "bzip2"},
       {"\xfd\x37zXZ", "xz"},
       {"\x28\xb5\x2f\xfd", "zstd"},
   };
+  constexpr std::string_view kBzip = "BZh", kBzipBlock = "\x31\x41\x59\x26\x53\x59";
   const UniqueFd fd = open_file(path, O_RDONLY);
-  std::array<char, 8> head{};
+  std::array<char, 10> head{};
   const ssize_t count = ::pread(fd.get(), head.data(), head.size(), 0);
   if (count < 0) fail_errno(path, "cannot be read");
-  for (const auto& [begin, by] : kHeads) {
-    if (!std::string_view(head.data(), static_cast<size_t>(count)).starts_with(begin)) continue;
+  const std::string_view start(head.data(), static_cast<size_t>(count));
+  const auto refuse = [&](const char* by) {
     fail("{}: compressed by {}; unpack it to a plain .tar, whose members are read in place",
          path.string(), by);
+  };
+  for (const auto& [begin, by] : kHeads) {
+    if (start.starts_with(begin)) refuse(by);
   }
+  // A tar begins with a name, which may be "BZh" and a digit too.
+  if (start.starts_with(kBzip) && start.ends_with(kBzipBlock)) refuse("bzip2");
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ TEST(Text, CommandsOfTerminalsAreEscaped) {
 TEST(Text, BytesKeepThreeDigits) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(999.6), "1.00 KB");
   EXPECT_EQ(bytes_text(1000), "1.00 KB");
   EXPECT_EQ(bytes_text(9994), "9.99 KB");
   EXPECT_EQ(bytes_text(9996), "10.0 KB");

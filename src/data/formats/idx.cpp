@@ -74,6 +74,7 @@ void fill_idx_info(const DatasetSpec& spec, DatasetInfo& info) {
   const auto count = spec.num_images.find(info.split);
   const auto file = spec.files.find(info.split + "_images");
   if (count == spec.num_images.end() || file == spec.files.end()) return;
+  if (file->second.size < kHeader) return;
   const int64_t pixels = (file->second.size - kHeader) / count->second;
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
   info.channels = 1;

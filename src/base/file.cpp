@@ -39,10 +39,7 @@ std::pair<UniqueFd, uint64_t> open_regular(const fs::path& path) {
 // Appends the next piece of the file; returns false at its end.
 bool append_piece(const UniqueFd& fd, const fs::path& path, std::string& text) {
   std::array<char, 65536> piece;
-  ssize_t n = -1;
-  do {
-    n = ::read(fd.get(), piece.data(), piece.size());
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = TEMP_FAILURE_RETRY(::read(fd.get(), piece.data(), piece.size()));
   if (n < 0) fail_errno(path, "cannot read");
   text.append(piece.data(), static_cast<std::size_t>(n));
   return n > 0;

@@ -56,8 +56,7 @@ std::string file_hex(const fs::path& path, const EVP_MD* kind) {
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::vector<std::byte> bytes(std::size_t{1} << 20);
   for (;;) {
-    const ssize_t n = ::read(fd.get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = TEMP_FAILURE_RETRY(::read(fd.get(), bytes.data(), bytes.size()));
     if (n < 0) fail_errno(path, "cannot read");
     if (n == 0) return finish(context);
     require(EVP_DigestUpdate(context.get(), bytes.data(), static_cast<std::size_t>(n)));

@@ -62,11 +62,7 @@ void fail_errno(const fs::path& path, std::string_view action, int error) {
 }
 
 UniqueFd try_open(const fs::path& path, int flags) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-  } while (fd < 0 && errno == EINTR);
-  return UniqueFd(fd);
+  return UniqueFd(TEMP_FAILURE_RETRY(::open(path.c_str(), flags | O_CLOEXEC, 0666)));
 }
 
 UniqueFd open_file(const fs::path& path, int flags) {
@@ -81,8 +77,7 @@ UniqueFd open_file(const fs::path& path, int flags) {
 void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
   constexpr std::size_t kPiece = std::size_t{1} << 30;  // write(2) is limited to 2 GiB.
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kPiece));
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = TEMP_FAILURE_RETRY(::write(fd, bytes.data(), std::min(bytes.size(), kPiece)));
     if (n < 0) fail_errno(path, "cannot write");
     if (n == 0) fail_errno(path, "cannot write", ENOSPC);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
@@ -90,10 +85,8 @@ void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
 }
 
 void sync_fd(int fd, const fs::path& path) {
-  while (::fsync(fd) != 0) {
-    if (errno == EINVAL || errno == ENOTSUP) return;
-    if (errno != EINTR) fail_errno(path, "cannot sync to disk");
-  }
+  if (TEMP_FAILURE_RETRY(::fsync(fd)) == 0 || errno == EINVAL || errno == ENOTSUP) return;
+  fail_errno(path, "cannot sync to disk");
 }
 
 void sync_path(const fs::path& path) {
@@ -119,10 +112,7 @@ std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation) {
   constexpr int kTries = 100;  // A file system may give its files no lasting numbers.
   for (int tries = 1;; ++tries) {
     UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
-    int error = 0;
-    do {
-      error = ::flock(fd.get(), operation) == 0 ? 0 : errno;
-    } while (error == EINTR);
+    const int error = TEMP_FAILURE_RETRY(::flock(fd.get(), operation)) == 0 ? 0 : errno;
     struct stat own {
     }, named{};
     const bool same = ::fstat(fd.get(), &own) == 0 && ::stat(path.c_str(), &named) == 0 &&

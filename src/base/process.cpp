@@ -74,10 +74,8 @@ pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>
 
 /// Waits for the end of the child, or only looks for it with WNOHANG; returns whether it ended.
 bool wait_once(pid_t child, const std::string& program, int options, int& status) {
-  pid_t ended = 0;
-  while ((ended = ::waitpid(child, &status, options)) < 0) {
-    if (errno != EINTR) fail_errno(program, "cannot wait for it");
-  }
+  const pid_t ended = TEMP_FAILURE_RETRY(::waitpid(child, &status, options));
+  if (ended < 0) fail_errno(program, "cannot wait for it");
   return ended == child;
 }
 

@@ -189,18 +189,15 @@ std::string config_problem(const ShardFile& file) {
   return hash_problem("sha256", file.sha256, 64);
 }
 
-int64_t count_shards(const ShardFile& file, int64_t limit) {
-  const auto range = range_in(file.name);
-  return range ? std::min(range->last - range->first, limit) + 1 : 1;
-}
-
 std::vector<ShardFile> expand_range(const ShardFile& file) {
   const auto range = range_in(file.name);
   if (!range) return {file};
   std::vector<ShardFile> files;
-  for (int64_t i = range->first; i <= range->last; ++i) {
+  const int64_t more = std::min(range->last - range->first, kMaxShards);
+  for (int64_t i = 0; i <= more; ++i) {
     ShardFile one = file;
-    one.name = fmt::format("{}{:0{}}{}", range->before, i, range->digits, range->after);
+    one.name =
+        fmt::format("{}{:0{}}{}", range->before, range->first + i, range->digits, range->after);
     files.push_back(std::move(one));
   }
   return files;
@@ -300,9 +297,9 @@ std::string shard_doubt(const ShardFile& described) {
 std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) {
   std::string bytes(static_cast<size_t>(size), '\0');
   for (size_t done = 0; done < bytes.size();) {
-    const ssize_t count = ::pread(fd, bytes.data() + done, bytes.size() - done,
-                                  static_cast<off_t>(offset) + static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count =
+        TEMP_FAILURE_RETRY(::pread(fd, bytes.data() + done, bytes.size() - done,
+                                   static_cast<off_t>(offset) + static_cast<off_t>(done)));
     if (count < 0) fail_errno(path, "cannot be read");
     if (count == 0) {  // Another file may have taken its place.
       throw TransientError(path.string() + ": it has become shorter since it was opened");

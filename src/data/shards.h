@@ -37,11 +37,11 @@ void describe(auto& f, ShardFile& c) {
 /// Checks the form of name and hash.
 std::string config_problem(const ShardFile& file);
 
-/// Returns for how many files a name stands, more than `limit` as `limit` + 1.
-int64_t count_shards(const ShardFile& file, int64_t limit);
+/// Max number of shards of a dataset.
+inline constexpr int64_t kMaxShards = 50'000;
 
 /// Returns the files that a name with a range of numbers stands for, the others' settings repeated;
-/// any other name is itself.
+/// any other name is itself. Of a longer range the first kMaxShards + 1.
 std::vector<ShardFile> expand_range(const ShardFile& file);
 
 /// Numbers of classes by name.

@@ -98,13 +98,8 @@ std::string hash_of_labels(const Dataset& data) {
   Sha256 hash;
   const int64_t step = stride_of(data, kMaxLabels);
   for (int64_t i = 0; i < data.size(); i += step) {
-    int64_t label = -1;
-    try {
-      label = data.label(i);
-    } catch (const ImageError&) {
-      // It is lost with its image each time, or the data have changed.
-    }
-    add_number(hash, label);
+    // One that cannot be read is lost with its image each time, or the data have changed.
+    add_number(hash, known_label(data, i).value_or(-1));
   }
   return fingerprint_of(hash);
 }

@@ -23,8 +23,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kMaxShards = 50'000;
-
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
   std::string shards_file;
@@ -74,20 +72,6 @@ std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& spli
   return files;
 }
 
-/// Counts the files before any range is expanded, since a range of six digits names a million.
-ConfigProblem count_problem(const DatasetSpec& spec) {
-  int64_t count = 0;
-  for (const auto& [split, listed] : shards_of(spec).shards) {
-    for (const ShardFile& file : listed) {
-      count += count_shards(file, kMaxShards);
-      if (count <= kMaxShards) continue;
-      return {fmt::format("shards.{}: more than {} files at '{}'", split, kMaxShards, file.name),
-              {"shards." + split + ":"}};
-    }
-  }
-  return {};
-}
-
 ConfigProblem files_problem(const DatasetSpec& spec) {
   const auto& shards = shards_of(spec).shards;
   if (const std::string& list = shards_of(spec).shards_file; !list.empty() && shards.empty()) {
@@ -95,7 +79,7 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
     return {file_name_problem("shards_file", list), {"shards_file"}};
   }
   if (shards.empty()) return {"shards is missing: the tar archives of each split", {"shards:"}};
-  if (ConfigProblem problem = count_problem(spec); !problem.empty()) return problem;
+  int64_t count = 0;
   for (const auto& [split, listed] : shards) {
     const std::string key = "shards." + split + ":";
     std::set<std::string> names;
@@ -104,6 +88,11 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
     for (const ShardFile& entry : listed) {
       for (ShardFile& file :
            expand_range(entry)) {  // A range's names are long and many: held once.
+        if (++count > kMaxShards) {
+          return {
+              fmt::format("shards.{}: more than {} files at '{}'", split, kMaxShards, entry.name),
+              {key}};
+        }
         const auto [name, fresh] = names.insert(std::move(file.name));
         if (!fresh) return {fmt::format("shards.{} names '{}' twice", split, *name), {key}};
         images += file.num_images;

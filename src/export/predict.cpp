@@ -228,7 +228,7 @@ std::string class_name(int64_t index, const std::vector<std::string>& classes) {
 
 /// Returns a number of six significant digits, since float32 has no more.
 double rounded(double value) {
-  return std::stod(fmt::format("{:.6g}", value));
+  return parsed_number<double>(fmt::format("{:.6g}", value)).value();
 }
 
 /// Refuses a network whose experts select more tokens than the image has that is routed alone.

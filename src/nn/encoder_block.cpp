@@ -2,6 +2,7 @@
 #include "moesaic/nn/encoder_block.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/torch.h>
@@ -235,12 +236,11 @@ struct Pass {
 
   Output run(const at::Tensor& x_BTd, at::Generator generator) const {
     const AutocastState outside(autocast_device(x_BTd));
+    const auto leave = c10::make_scope_exit([&] { outside.restore(); });
     autocast.restore();
     // Weights cast in a pass without gradients must not serve a pass with gradients.
     at::autocast::set_autocast_cache_enabled(false);
-    Output out = block->forward(x_BTd, generator);
-    outside.restore();
-    return out;
+    return block->forward(x_BTd, generator);
   }
 };
 

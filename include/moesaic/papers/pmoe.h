@@ -180,9 +180,9 @@ PatternSets pattern_sets(const PatchPatternsConfig& config);
 /// vectors. Labels are 0 with o1 (y = +1) and 1 with o2 (y = -1), in turn; groups are the places of
 /// the patches that are o1 or o2. Places are random; l* - 1 patches are of sets that are close to
 /// one of o1 and o2, the same one for all of them, chosen at random; the others are of sets that
-/// are not. Example i depends on seed, split and i only.
-DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
-                             int64_t first, int64_t count);
+/// are not. Example i depends on seed, split and i only. `sets` are pattern_sets(config).
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const PatternSets& sets,
+                             const std::string& split, int64_t first, int64_t count);
 
 inline constexpr char kPMoE[] = "pmoe";
 

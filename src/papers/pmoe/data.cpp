@@ -122,9 +122,8 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
   return made;
 }
 
-DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
-                             int64_t first, int64_t count) {
-  const PatternSets sets = pattern_sets(config);
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const PatternSets& sets,
+                             const std::string& split, int64_t first, int64_t count) {
   DatasetInputs made{at::empty({count, 1, config.num_patches, config.width}, at::kFloat),
                      at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   const uint64_t stream = stream_id("patch_patterns." + split);
@@ -145,8 +144,8 @@ MakeInputs patch_inputs(const PatchPatternsConfig& config, DatasetInfo& info) {
   const PatternSets sets = pattern_sets(config);
   // Inputs have one channel, whose rows are the patches.
   info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
-  return [config, split = info.split](int64_t first, int64_t count) {
-    return patch_patterns(config, split, first, count);
+  return [config, sets, split = info.split](int64_t first, int64_t count) {
+    return patch_patterns(config, sets, split, first, count);
   };
 }
 

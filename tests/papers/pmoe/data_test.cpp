@@ -16,7 +16,7 @@ constexpr PatchPatternsConfig kCase{
 TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
   const PatternSets sets = pattern_sets(kCase);
   EXPECT_NEAR(sets.deciding_2d[0].dot(sets.deciding_2d[1]).item<double>(), 0.3, 1e-6);
-  const DatasetInputs made = patch_patterns(kCase, "train", 0, 500);
+  const DatasetInputs made = patch_patterns(kCase, pattern_sets(kCase), "train", 0, 500);
   EXPECT_LT((made.values_NCHW.squeeze(1).norm(2, {2}) - 1).abs().max().item<double>(), 1e-5);
   const Tensor product = made.values_NCHW.squeeze(1).matmul(sets.deciding_2d.t());  // [N, n, 2]
   const Tensor is_own = torch::zeros({500, 10}).scatter_(1, made.groups_N.unsqueeze(1), 1.0).gt(0);
@@ -37,11 +37,13 @@ TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
 }
 
 TEST(PatchPatterns, AreAFunctionOfSplitAndIndex) {
-  const DatasetInputs all = patch_patterns(kCase, "train", 100, 50);
-  EXPECT_TRUE(torch::equal(patch_patterns(kCase, "train", 120, 3).values_NCHW.squeeze(1),
-                           all.values_NCHW.squeeze(1).slice(0, 20, 23)));
-  EXPECT_FALSE(torch::equal(patch_patterns(kCase, "test", 100, 50).values_NCHW.squeeze(1),
-                            all.values_NCHW.squeeze(1)));
+  const DatasetInputs all = patch_patterns(kCase, pattern_sets(kCase), "train", 100, 50);
+  EXPECT_TRUE(torch::equal(
+      patch_patterns(kCase, pattern_sets(kCase), "train", 120, 3).values_NCHW.squeeze(1),
+      all.values_NCHW.squeeze(1).slice(0, 20, 23)));
+  EXPECT_FALSE(torch::equal(
+      patch_patterns(kCase, pattern_sets(kCase), "test", 100, 50).values_NCHW.squeeze(1),
+      all.values_NCHW.squeeze(1)));
 }
 
 TEST(PatchPatterns, RefuseWhatNoVectorsHave) {

@@ -4,7 +4,10 @@
 // compiler that traces a call: they are compared as such and never taken as numbers.
 #pragma once
 
-#include "moesaic/ops/check_tensor.h"
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+
 #include "moesaic/ops/route_options.h"
 
 namespace moesaic::ops {
@@ -20,6 +23,15 @@ inline at::Tensor halves_in_float32(const at::Tensor& tensor) {
   return is_half_wide(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
 }
 
+/// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
+/// size.
+void check_shape(const char* op, const char* name, const at::Tensor& tensor,
+                 std::initializer_list<c10::SymInt> shape);
+/// Throws unless the dtype is float32 or float64.
+void check_floating(const char* op, const char* name, const at::Tensor& tensor);
+/// Throws unless the dtype is that of `like`.
+void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
+                      const at::Tensor& like);
 /// Throws unless the dtype is float32, float64, bfloat16 or float16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
 /// Throws unless the shape is this one, -1 for any size, the dtype int32 and the device that of

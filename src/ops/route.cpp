@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "moesaic/ops/diverged.h"
+#include "moesaic/base/error.h"
 #include "route_plan.h"
 
 namespace moesaic::ops {

@@ -3,7 +3,6 @@
 
 #include <limits>
 
-#include "moesaic/ops/diverged.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 

@@ -5,7 +5,6 @@
 
 #include <limits>
 
-#include "moesaic/ops/diverged.h"
 #include "support/tensors.h"
 
 namespace moesaic {

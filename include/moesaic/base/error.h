@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's only exception type. Its message is one line: where, what, nearest valid choice.
+// The library's exceptions. Their message is one line: where, what, nearest valid choice.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,6 +30,15 @@ class Error : public std::runtime_error {
 
  private:
   ErrorKind kind_;
+};
+
+/// Error, of kind `failure`, for values that end training: NaN or infinity in logits routed on the
+/// CPU or in the results of a step, or a step that is too large. The trainer adds the place and
+/// what to try.
+class DivergedError : public Error {
+ public:
+  /// `what` says where it happened.
+  explicit DivergedError(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
 /// Throws an Error of kind `failure`.

@@ -13,7 +13,7 @@ namespace moesaic {
 /// experts are numbered by their index in `kept`; the rows of an expert are in token order.
 ///
 /// Token choice: top-k (pruning paper, eqs. 1-3 and, with `kept`, eq. 5); k = 1 is the switch
-/// routing of the clusters paper (its noise: router_noise.h). Choices are by logit; ties go to the
+/// routing of the clusters paper (its noise: router_noise()). Choices are by logit; ties go to the
 /// lower expert. With a capacity, all first choices of a group queue before its second choices;
 /// each rank queues in token order or, with `batch_priority`, by the gate of the token's first
 /// choice, equal gates in token order. Choices that find their expert full are dropped.

@@ -3,10 +3,10 @@
 // configuration of a run can name.
 #pragma once
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
-#include "moesaic/ops/diverged.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/phase_config.h"
 

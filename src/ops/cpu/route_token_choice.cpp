@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "../route_plan.h"
-#include "moesaic/ops/diverged.h"
+#include "moesaic/base/error.h"
 #include "route_token_choice_select.h"
 
 namespace moesaic::ops {

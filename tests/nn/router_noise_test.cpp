@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/router_noise.h"
+#include "moesaic/nn/router.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

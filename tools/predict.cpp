@@ -60,9 +60,8 @@ void predict_tensors(const PredictArguments& arguments) {
 
 void check_order(const PredictArguments& arguments) {
   const fs::path first = arguments.images.front();
-  std::error_code ignored;
-  const bool network =
-      fs::exists(first / "MANIFEST.json", ignored) || fs::exists(first / "checkpoints", ignored);
+  const bool network = fs::exists(status_of(first / "MANIFEST.json")) ||
+                       fs::exists(status_of(first / "checkpoints"));
   if (!network) return;
   fail_usage("predict: the checkpoint comes first, then the images: {} predict {} {}", called_as(),
              shell_quoted(first.string()), shell_quoted(arguments.checkpoint.string()));

@@ -28,11 +28,6 @@ fs::file_status look_up(const fs::path& path, bool follow) {
   return status;
 }
 
-fs::file_status status_of(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::status(folder, ignored);
-}
-
 std::vector<std::string> names_in_folder(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;

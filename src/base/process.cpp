@@ -17,7 +17,6 @@
 #include <fstream>
 #include <limits>
 #include <span>
-#include <system_error>
 #include <thread>
 
 #include "moesaic/base/error.h"
@@ -152,9 +151,7 @@ fs::path find_program(const std::string& name) {
     const std::string_view folder = rest.substr(0, rest.find(':'));
     rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
     const fs::path place = fs::path(folder) / name;
-    std::error_code ignored;
-    const bool file = fs::is_regular_file(place, ignored);
-    if (file && ::access(place.c_str(), X_OK) == 0) return place;
+    if (fs::is_regular_file(status_of(place)) && ::access(place.c_str(), X_OK) == 0) return place;
   }
   return {};
 }

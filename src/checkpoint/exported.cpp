@@ -171,8 +171,7 @@ void check_program(const fs::path& file, const LoadOptions& options) {
 }  // namespace
 
 bool is_torchscript(const fs::path& file) {
-  std::error_code ignored;
-  return fs::is_regular_file(file, ignored) && is_zip(MappedFile(file).bytes());
+  return fs::is_regular_file(status_of(file)) && is_zip(MappedFile(file).bytes());
 }
 
 bool is_pickled(const fs::path& file) {
@@ -180,13 +179,12 @@ bool is_pickled(const fs::path& file) {
 }
 
 bool is_export(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
+  if (!fs::is_directory(status_of(path))) {
     return path.extension() == ".safetensors" || is_index(path) || is_torchscript(path);
   }
   // A checkpoint that lost its manifest has no preprocess.json.
-  return fs::exists(tensors_path(path, kModelFile), ignored) &&
-         fs::exists(path / "preprocess.json", ignored);
+  return fs::exists(status_of(tensors_path(path, kModelFile))) &&
+         fs::exists(status_of(path / "preprocess.json"));
 }
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
@@ -228,14 +226,12 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
 
 std::string part_of_export(const fs::path& path, const std::string& name) {
   const std::string file = name + ".json";
-  std::error_code ignored;
-  const bool folder = fs::is_directory(path, ignored);
-  return folder ? (path / file).string() : fmt::format("{} ({})", path.string(), file);
+  return fs::is_directory(status_of(path)) ? (path / file).string()
+                                           : fmt::format("{} ({})", path.string(), file);
 }
 
 fs::path weights_file(const Checkpoint& checkpoint) {
-  std::error_code ignored;
-  const bool one_file = fs::is_regular_file(checkpoint.folder, ignored);
+  const bool one_file = fs::is_regular_file(status_of(checkpoint.folder));
   return one_file ? checkpoint.folder : tensors_path(checkpoint.folder, kModelFile);
 }
 

@@ -340,10 +340,9 @@ void fail_no_network(const fs::path& path, const std::string& near) {
 }
 
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
-  std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
   const ForeignCheckpoint* const foreign =
-      fs::is_directory(given, error) ? nullptr : find_foreign(given);
+      fs::is_directory(status_of(given)) ? nullptr : find_foreign(given);
   if (foreign != nullptr) {
     fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
                foreign->project, foreign->import_command, given.string());
@@ -354,7 +353,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     fail_usage("{}: an ONNX file, which ONNX Runtime runs; give the run, or an export to pt2",
                given.string());
   }
-  if (!fs::is_directory(given, error)) {
+  if (!fs::is_directory(status_of(given))) {
     fail_usage(
         "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "
         "(.safetensors, .pt2, TorchScript)",
@@ -367,7 +366,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     if (step_checkpoints(folder).empty()) continue;
     return load_newest_step(folder, [&](const fs::path&) { return options; });
   }
-  const bool experiment = fs::is_directory(given / "train" / "checkpoints", error);
+  const bool experiment = fs::is_directory(status_of(given / "train" / "checkpoints"));
   fail_usage(
       "{}: neither a checkpoint (no {}) nor a run (no checkpoints/step_<N>) nor an export (no "
       "preprocess.json){}",

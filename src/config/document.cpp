@@ -408,8 +408,7 @@ class Extension {
 
   Value extended_file(const Value& name, int64_t depth) {
     const fs::path path = chain_.back().parent_path() / name.as_string(kExtends);
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
+    if (!fs::exists(status_of(path))) {
       fail_usage("{}: extends '{}': no such file{}", name.where(), path.string(),
                  file_instead(chain_.back().parent_path(), path));
     }

@@ -149,12 +149,11 @@ std::string or_list(const std::string& hint) {
 
 /// Returns the description of a folder without one.
 DatasetSpec spec_of_folder(const fs::path& folder) {
-  std::error_code error;
-  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
+  if (fs::exists(status_of(folder)) && !fs::is_directory(status_of(folder))) {
     fail_usage("dataset '{}' is a file; a description ends in .json, images lie in a folder",
                folder.string());
   }
-  if (!fs::is_directory(folder, error)) {
+  if (!fs::is_directory(status_of(folder))) {
     // A name without a slash would be that of a described set.
     fail_usage("'{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
   }
@@ -232,8 +231,7 @@ std::vector<std::string> dataset_names() {
 DatasetSpec load_dataset_spec(std::string_view name) {
   const fs::path path(name);
   if (path.extension() == ".json") {
-    std::error_code error;
-    if (!fs::exists(path, error)) {
+    if (!fs::exists(status_of(path))) {
       fail_usage("dataset '{}': no such file{}", name, or_list(nearest_sibling(path)));
     }
     return spec_from_file(path, path.stem().string());
@@ -246,8 +244,7 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     for (const char* ending : {"/", ".json"}) {
       const std::string meant = std::string(name) + ending;
-      std::error_code unknown;
-      if (name.empty() || !fs::exists(meant, unknown)) continue;
+      if (name.empty() || !fs::exists(status_of(meant))) continue;
       fail_usage("unknown dataset '{}'; did you mean '{}'?", name, meant);
     }
     fail_usage("unknown dataset '{}' (a folder of images needs a slash in its name); {}", name,

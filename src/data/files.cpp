@@ -39,11 +39,8 @@ bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::str
     if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
   }
   for (const RequiredPath& part : format_of(spec).required_paths(spec, split)) {
-    std::error_code error;
-    const fs::path path = folder / part.path;
-    if (!(part.is_folder ? fs::is_directory(path, error) : fs::is_regular_file(path, error))) {
-      return false;
-    }
+    const fs::file_status found = status_of(folder / part.path);
+    if (!(part.is_folder ? fs::is_directory(found) : fs::is_regular_file(found))) return false;
   }
   return true;
 }
@@ -175,8 +172,7 @@ void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs:
   std::string hashes;
   for (const auto& [role, file] : spec.files) {
     const fs::path source = unpacked.path() / spec.archive->folder / file.name;
-    std::error_code error;
-    if (!fs::is_regular_file(source, error)) {
+    if (!fs::is_regular_file(status_of(source))) {
       fail("{}: the archive has no {}/{}", archive.string(), spec.archive->folder, file.name);
     }
     if (const std::string problem = compare_file(source, file); !problem.empty()) {
@@ -275,8 +271,7 @@ fs::path DatasetSpec::fetch_folder() const {
 fs::path find_in(const fs::path& folder, const DatasetFile& file) {
   // A fetched file is compressed and takes precedence over a wrong uncompressed one.
   for (const std::string& name : {file.name + ".gz", file.name}) {
-    std::error_code error;
-    if (fs::is_regular_file(folder / name, error)) return folder / name;
+    if (fs::is_regular_file(status_of(folder / name))) return folder / name;
   }
   return {};
 }
@@ -293,8 +288,7 @@ fs::path DatasetSpec::find_folder(std::string_view split) const {
 
 DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
   const fs::path list = folder / kHashList;
-  std::error_code error;
-  if (!spec.archive || !fs::is_regular_file(list, error)) return spec;
+  if (!spec.archive || !fs::is_regular_file(status_of(list))) return spec;
   std::istringstream lines{std::string(
       without_byte_order_mark(read_text(list, kMaxListBytes, "a list of SHA-256 sums")))};
   std::map<std::string, std::string> hashes;

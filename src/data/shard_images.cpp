@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "loader_parts.h"
 #include "moesaic/base/background_task.h"
@@ -24,8 +23,7 @@ constexpr size_t kMaxOpenShards = 128;
 constexpr size_t kIndexingThreads = 8;
 
 bool is_here(const fs::path& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
+  return fs::is_regular_file(status_of(path));
 }
 
 }  // namespace

@@ -93,8 +93,7 @@ ExportFormat recorded_format(std::string description, auto exporter) {
 Json last_evaluation(const Checkpoint& checkpoint) {
   const fs::path file = checkpoint.folder.parent_path().parent_path() / "metrics.jsonl";
   const auto step = checkpoint.state.find("step");
-  std::error_code ignored;
-  if (step == checkpoint.state.end() || !fs::is_regular_file(file, ignored)) return {};
+  if (step == checkpoint.state.end() || !fs::is_regular_file(status_of(file))) return {};
   Json last;
   for (const std::string& line : split(read_text(file), '\n')) {
     if (line.find("\"kind\":\"eval\"") == line.npos) continue;

@@ -339,9 +339,8 @@ fs::path export_python() {
     const char* value = std::getenv(name);
     return fs::path(value == nullptr ? "" : value);
   };
-  std::error_code ignored;
   if (const fs::path own = variable("MOESAIC_PYTHON"); !own.empty()) {
-    if (fs::is_regular_file(own, ignored)) return own;
+    if (fs::is_regular_file(status_of(own))) return own;
     fail_usage("MOESAIC_PYTHON={}: no such program", own.string());
   }
   fs::path environment = variable("MOESAIC_VENV");
@@ -350,7 +349,7 @@ fs::path export_python() {
     environment = (cache.empty() ? variable("HOME") / ".cache" : cache) / "moesaic" / "venv";
   }
   const fs::path python = environment / "bin" / "python";
-  if (fs::is_regular_file(python, ignored)) return python;
+  if (fs::is_regular_file(status_of(python))) return python;
   fail_usage(
       "export: this format needs Python with PyTorch {}, and there is no {}; run tools/setup.sh or "
       "set MOESAIC_PYTHON; --format pytorch needs none",

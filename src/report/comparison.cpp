@@ -49,8 +49,7 @@ void check_is_of_results(const Value& root, const std::string& file) {
 
 /// Reads results.json, or that of an experiment's folder.
 ResultsFile read_results(const fs::path& given) {
-  std::error_code error;
-  const fs::path path = fs::is_directory(given, error) ? given / "results.json" : given;
+  const fs::path path = fs::is_directory(status_of(given)) ? given / "results.json" : given;
   if (!path_exists(path) && nearest_sibling(path).empty()) {
     fail_usage("{}: no such file; moesaic reproduce writes results.json into its --out",
                path.string());

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <system_error>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
@@ -95,8 +94,7 @@ void check_name(const Value& value) {
 /// Returns the seconds that earlier, interrupted calls spent on an experiment; an unreadable file
 /// counts as 0 instead of failing it.
 double seconds_before(const fs::path& file) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return 0.0;
+  if (!fs::is_regular_file(status_of(file))) return 0.0;
   const auto json = find_json(read_text(file, kMaxDocumentBytes, "a time")).value_or(nullptr);
   const auto seconds = json.is_object() ? json.value("seconds", Json()) : json;
   if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();

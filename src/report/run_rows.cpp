@@ -84,8 +84,7 @@ Json settings_of_folder(Json settings) {
 
 /// Returns what the object in a file of JSON has of that key, null without one.
 Json value_in(const fs::path& file, const char* key) {
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return nullptr;
+  if (!fs::is_regular_file(status_of(file))) return nullptr;
   const auto json = find_json(read_text(file, kMaxListBytes, "a JSON file"), kMaxListBytes);
   return json && json->is_object() ? json->value(key, Json()) : Json();
 }

@@ -38,28 +38,18 @@ void log_at(LogLevel level, fmt::format_string<A...> format, A&&... arguments) {
   if (level >= log_threshold()) log_line(level, fmt::format(format, std::forward<A>(arguments)...));
 }
 
-/// log_at() of level debug.
-template <class... A>
-void log_debug(fmt::format_string<A...> format, A&&... arguments) {
-  log_at<A...>(LogLevel::debug, format, std::forward<A>(arguments)...);
-}
-
-/// log_at() of level info.
-template <class... A>
-void log_info(fmt::format_string<A...> format, A&&... arguments) {
-  log_at<A...>(LogLevel::info, format, std::forward<A>(arguments)...);
-}
-
-/// log_at() of level warning.
-template <class... A>
-void log_warning(fmt::format_string<A...> format, A&&... arguments) {
-  log_at<A...>(LogLevel::warning, format, std::forward<A>(arguments)...);
-}
-
-/// log_at() of level error.
-template <class... A>
-void log_error(fmt::format_string<A...> format, A&&... arguments) {
-  log_at<A...>(LogLevel::error, format, std::forward<A>(arguments)...);
-}
+/// log_at() of one level: log_warning("{}: no such file", path).
+template <LogLevel level>
+struct LogAt {
+  /// Formats a line and writes it, if the level is shown.
+  template <class... A>
+  void operator()(fmt::format_string<A...> format, A&&... arguments) const {
+    log_at<A...>(level, format, std::forward<A>(arguments)...);
+  }
+};
+inline constexpr LogAt<LogLevel::debug> log_debug;
+inline constexpr LogAt<LogLevel::info> log_info;
+inline constexpr LogAt<LogLevel::warning> log_warning;
+inline constexpr LogAt<LogLevel::error> log_error;
 
 }  // namespace moesaic

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <system_error>
 #include <unordered_map>
 
 #include "../image_files.h"
@@ -129,11 +128,10 @@ Words split_words(std::string_view line) {
 
 /// Returns the list beside the images or in the subfolder of the original release.
 fs::path find_list(const fs::path& folder, const std::string& stem) {
-  std::error_code error;
   for (const char* below : {"", "Anno", "Eval"}) {
     for (const char* extension : {".txt", ".csv"}) {
       const fs::path path = folder / below / (stem + extension);
-      if (fs::is_regular_file(path, error)) return path;
+      if (fs::is_regular_file(status_of(path))) return path;
     }
   }
   fail("{}: the folder has neither {}.txt nor {}.csv", folder.string(), stem, stem);

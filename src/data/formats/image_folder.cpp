@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <system_error>
 
 #include "../image_files.h"
 #include "checks.h"
@@ -438,9 +437,8 @@ void complete_image_folder(DatasetSpec& spec) {
   settings.undescribed = complete_channels(spec);
   fs::path place;
   for (const fs::path& folder : spec.search_folders()) {
-    std::error_code error;
-    if (place.empty() && fs::is_directory(folder, error)) place = folder;
-    if (!fs::is_directory(folder / source_image_folder(spec, "train"), error)) continue;
+    if (place.empty() && fs::is_directory(status_of(folder))) place = folder;
+    if (!fs::is_directory(status_of(folder / source_image_folder(spec, "train")))) continue;
     place = folder;
     break;
   }

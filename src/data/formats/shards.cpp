@@ -163,8 +163,7 @@ auto shard_finder(const DatasetSpec& spec, const fs::path& folder) {
   folders.insert(folders.begin(), folder);
   return [folders = std::move(folders), fetched = spec.fetch_folder()](const std::string& name) {
     for (const fs::path& one : folders) {
-      std::error_code error;
-      if (fs::is_regular_file(one / name, error)) return one / name;
+      if (fs::is_regular_file(status_of(one / name))) return one / name;
     }
     return fetched / name;
   };
@@ -187,8 +186,7 @@ std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::strin
 /// Returns where a file beside the shards lies, which is fetched where it is not here.
 fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs::path& folder) {
   const fs::path path = shard_finder(spec, folder)(name);
-  std::error_code error;
-  if (spec.urls.empty() || fs::exists(path, error)) return path;
+  if (spec.urls.empty() || fs::exists(status_of(path))) return path;
   fetch_shared(spec, {.path = path, .max_bytes = kMaxListBytes, .problem_of = [](const auto& got) {
                         return fs::file_size(got) > 0 ? std::string() : "it is empty";
                       }});
@@ -341,8 +339,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   for (const std::string& split : splits_shards(spec)) {
     for (PlacedShard& shard : placed_shards(spec, split, result.folder)) {
       if (shard.described.sha256.empty()) result.unhashed.push_back(shard.described.name);
-      std::error_code error;
-      if (fs::is_regular_file(shard.path, error) &&
+      if (fs::is_regular_file(status_of(shard.path)) &&
           shard_problem(shard.path, shard.described).empty()) {
         continue;
       }

@@ -12,6 +12,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
+#include "moesaic/base/registry.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
@@ -23,13 +24,13 @@
 namespace moesaic {
 namespace {
 
-std::map<std::string, fs::path> shipped_experiments() {
+Registry<fs::path> shipped_experiments() {
   std::map<std::string, fs::path> found;
   for (const fs::path& file : model_files("experiments")) {
     const Document document = Document::from_file(file);
     found[document.root().at("name").as_string("name")] = file;
   }
-  return found;
+  return {"experiment", std::move(found)};
 }
 
 fs::path find_experiment(const std::string& name_or_file) {
@@ -37,10 +38,7 @@ fs::path find_experiment(const std::string& name_or_file) {
     check_input_file(name_or_file);
     return name_or_file;
   }
-  const auto shipped = shipped_experiments();
-  if (const auto found = shipped.find(name_or_file); found != shipped.end()) return found->second;
-  fail_usage("unknown experiment '{}'; {}", name_or_file,
-             did_you_mean(name_or_file, experiment_names()));
+  return shipped_experiments().at(name_or_file);
 }
 
 /// Throws Error (usage) for the recipe of a run.
@@ -153,9 +151,7 @@ std::string Experiment::scale_text() const {
 }
 
 std::vector<std::string> experiment_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, path] : shipped_experiments()) names.push_back(name);
-  return names;
+  return shipped_experiments().names();
 }
 
 Experiment load_experiment(const std::string& name_or_file, Scale scale,
@@ -232,12 +228,15 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
     for (ResultRow& row : results.rows) {  // The paper's values hold for the paper's sizes.
       if (experiment.scale != Scale::paper) row.paper = {};
     }
+  }
+  // First: figures and the report may fail, and can be made again.
+  write_atomic(options.out / "results.json", to_json(results).dump(2) + "\n");
+  if (runs) {
     report = runs->sweep.is_given()
                  ? sweep_report(experiment, sweep_plan(*runs, rows), results, options.out,
                                 baseline_results(experiment, runs->sweep))
                  : runs_report(experiment, *runs, rows, results, options.out);
   }
-  write_atomic(options.out / "results.json", to_json(results).dump(2) + "\n");
   write_atomic(options.out / "report.md", report.markdown);
   for (size_t i = 0; i < report.figures.size(); ++i) {
     draw_figure(options.out, report.figures[i], figure_stem(i));

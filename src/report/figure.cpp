@@ -265,9 +265,13 @@ std::string axis_label(const char* axis, const std::string& label) {
              : fmt::format("  set {}label {} textcolor rgb ink\n", axis, plot_name(label));
 }
 
-std::string plot_name(std::string name) {
-  std::replace(name.begin(), name.end(), '_', ' ');
-  return gnuplot_quoted(name);
+std::string plot_name(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    if (std::string_view("^{}@&~\\").find(c) != std::string_view::npos) text += '\\';
+    text += c == '_' ? ' ' : c;
+  }
+  return gnuplot_quoted(text);
 }
 
 std::string padded_range(const std::vector<double>& values) {

@@ -61,8 +61,8 @@ Panel panel_of_nothing();
 /// the metric.
 std::string range_commands(const Metric& metric);
 
-/// Returns a name in single quotes; '_', which starts a subscript, becomes a space.
-std::string plot_name(std::string name);
+/// Returns a name in single quotes, in which gnuplot sees no markup; '_' becomes a space.
+std::string plot_name(const std::string& name);
 
 /// Returns "[min:max]" with a margin around the values, even if all are equal; "[*:*]" for none.
 std::string padded_range(const std::vector<double>& values);

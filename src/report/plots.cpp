@@ -18,6 +18,7 @@ constexpr const char* kMeasured = "title 'measured, mean and spread of the runs'
 
 struct PlotInput {
   const PlotConfig& plot;
+  const std::vector<MeasuredRow>& all_rows;  ///< Those that have the plot's metrics, shown or not.
   const std::vector<MeasuredRow>& rows;
   const std::vector<ResultRow>& results;
   std::string stem;  ///< Stem of the file names.
@@ -44,7 +45,7 @@ Figure in_two_columns(const PlotInput& input, const std::vector<Panel>& panels, 
 }
 
 Panel points_panel(const PlotInput& input, const std::string& metric, bool first) {
-  const Metric& what = metric_of(input.rows, metric);
+  const Metric& what = metric_of(input.all_rows, metric);
   std::vector<std::string> names;
   std::string data = "# place\tmean\tstd\tpaper\tpaper std\n";
   std::vector<double> ends;
@@ -146,6 +147,7 @@ Panel number_panel(const PlotInput& input, Metric metric) {
                     "dt dash_of({}) lw 2 title {}",
                     block, block + 1, block + 1, plot_name(row.name)));
   }
+  if (lines.empty()) return panel_of_nothing();
   panel.plots.insert(panel.plots.end(), lines.begin(), lines.end());  // Over all bands.
   std::string range = padded_range(ends);
   if (log_y && !ends.empty()) {  // Bands end where a logarithm can show them.
@@ -199,7 +201,7 @@ Panel table_panel(const PlotInput& input, const Metric& metric, const MeasuredRo
 Figure curves_plot(const PlotInput& input) {
   std::vector<Panel> panels;
   for (const std::string& name : input.plot.metrics) {
-    const Metric& metric = metric_of(input.rows, name);
+    const Metric& metric = metric_of(input.all_rows, name);
     if (!metric.is_table) panels.push_back(number_panel(input, metric));
     for (const MeasuredRow& row : input.rows) {
       const auto& snapshots = row.runs.front().snapshots;
@@ -304,7 +306,7 @@ std::string series_name(std::string series) {
 }
 
 Panel lines_panel(const PlotInput& input, const std::string& name) {
-  const Metric& metric = metric_of(input.rows, name);
+  const Metric& metric = metric_of(input.all_rows, name);
   Panel panel;
   std::vector<double> ends;
   for (const std::string& series : input.plot.series) {
@@ -349,7 +351,7 @@ Figure map_plot(const PlotInput& input) {
         values.push_back(row == nullptr ? std::numeric_limits<double>::quiet_NaN() : row->measured);
       }
     }
-    const Metric& metric = metric_of(input.rows, name);
+    const Metric& metric = metric_of(input.all_rows, name);
     panels.push_back(heatmap_panel({.title = metric.label,
                                     .x_label = input.plot.x_label,
                                     .y_label = "",
@@ -367,8 +369,8 @@ Figure map_plot(const PlotInput& input) {
 
 /// Returns a plot with every run as a point by two metrics, coloured by row.
 Figure scatter_plot(const PlotInput& input) {
-  const Metric& x = metric_of(input.rows, input.plot.metrics[0]);
-  const Metric& y = metric_of(input.rows, input.plot.metrics[1]);
+  const Metric& x = metric_of(input.all_rows, input.plot.metrics[0]);
+  const Metric& y = metric_of(input.all_rows, input.plot.metrics[1]);
   Panel panel;
   std::vector<double> all_x, all_y;
   for (const MeasuredRow& row : input.rows) {
@@ -385,7 +387,7 @@ Figure scatter_plot(const PlotInput& input) {
     panel.plot(data, fmt::format("using 1:2 with points lc rgb colour_of({}) pt {} title {}",
                                  block + 1, 4 + block % 10, plot_name(row.name)));
   }
-  if (panel.blocks.empty()) fail_usage("no run has both {} and {}", x.name, y.name);
+  if (panel.blocks.empty()) return panel_figure(input.stem, {panel_of_nothing()}, {});
   panel.commands = fmt::format(
       "{}{}  set xrange {}\n  set yrange {}\n  set grid xtics\n"
       "  set key outside right top Left reverse textcolor rgb ink\n",
@@ -409,7 +411,7 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
     lowest = std::min(lowest, point.y - point.std > 0.0 ? point.y - point.std : point.y / 2.0);
   }
   if (tics.empty()) return panel_of_nothing();
-  Metric metric = metric_of(input.rows, fit.metric);
+  Metric metric = metric_of(input.all_rows, fit.metric);
   if (fit.level) {
     metric = {.label = fmt::format("size at which {} reaches {}", metric.label, *fit.level),
               .min = 0.0};
@@ -445,7 +447,6 @@ Figure power_plot(const PlotInput& input) {
     if (std::find(shown.begin(), shown.end(), fit.metric) == shown.end()) continue;
     panels.push_back(fit_panel(input, fit));
   }
-  if (panels.empty()) fail_usage("a plot of kind 'power' needs a metric of 'fits'");
   return panel_figure(input.stem, panels, {.columns = 2, .width = 520, .height = 360, .left = 110});
 }
 
@@ -480,8 +481,8 @@ std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<Mea
     std::erase_if(numbers, [&](const ResultRow& row) {
       return hidden(row) || is_chance(row, rows, results.rows);
     });
-    figures.push_back(
-        kKinds.at(plot.kind)({plot, measured, numbers, figure_stem(figures.size()), config.fits}));
+    figures.push_back(kKinds.at(plot.kind)(
+        {plot, rows, measured, numbers, figure_stem(figures.size()), config.fits}));
   }
   return figures;
 }

@@ -80,16 +80,6 @@ double t_probability(double angle, int64_t degrees_of_freedom) {
   return odd ? 2.0 / std::numbers::pi * (angle + sum) : sum;
 }
 
-/// Returns the cells of a row, padded to the widths of their columns.
-std::vector<std::string> padded(std::vector<std::string> row, const std::vector<int64_t>& widths,
-                                int64_t left_columns) {
-  for (size_t i = 0; i < row.size(); ++i) {
-    const bool left = static_cast<int64_t>(i) < left_columns;
-    row[i] = fmt::format(fmt::runtime(left ? "{:<{}}" : "{:>{}}"), row[i], widths[i]);
-  }
-  return row;
-}
-
 }  // namespace
 
 ConfigProblem config_problem(const MeasuredTable& table) {
@@ -381,31 +371,33 @@ double t_quantile(double probability, int64_t degrees_of_freedom) {
   return std::sqrt(static_cast<double>(degrees_of_freedom)) * std::tan(low);
 }
 
-TextTable::TextTable(std::vector<std::string> header, int64_t left_columns)
-    : rows_{std::move(header)}, left_columns_(left_columns) {}
+TextTable::TextTable(std::vector<std::string> header, size_t left_columns)
+    : widths_(header.size()), left_columns_(left_columns) {
+  add(std::move(header));
+}
 
 void TextTable::add(std::vector<std::string> row) {
-  if (row.size() != rows_.front().size()) {
-    fail_usage("a table of {} columns got a row of {}", rows_.front().size(), row.size());
+  if (row.size() != widths_.size()) {
+    fail_usage("a table of {} columns got a row of {}", widths_.size(), row.size());
   }
+  for (size_t i = 0; i < row.size(); ++i) widths_[i] = std::max(widths_[i], row[i].size());
   rows_.push_back(std::move(row));
 }
 
-std::vector<int64_t> TextTable::widths() const {
-  std::vector<int64_t> widths(rows_.front().size(), 0);
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], static_cast<int64_t>(row[i].size()));
-    }
+std::string TextTable::line_of(const std::vector<std::string>& row,
+                               std::string_view between) const {
+  std::string line;
+  for (size_t i = 0; i < row.size(); ++i) {
+    line += fmt::format(fmt::runtime(i < left_columns_ ? "{}{:<{}}" : "{}{:>{}}"),
+                        i == 0 ? "" : between, row[i], widths_[i]);
   }
-  return widths;
+  return line;
 }
 
 std::string TextTable::text() const {
-  const std::vector<int64_t> columns = widths();
   std::string text;
   for (const auto& row : rows_) {
-    std::string line = fmt::format("{}", fmt::join(padded(row, columns, left_columns_), "  "));
+    std::string line = line_of(row, "  ");
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
@@ -413,28 +405,20 @@ std::string TextTable::text() const {
 }
 
 std::string TextTable::markdown() const {
-  const std::vector<int64_t> columns = widths();
   std::string text, rule;
-  for (size_t i = 0; i < columns.size(); ++i) {
-    const bool left = static_cast<int64_t>(i) < left_columns_;
-    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, left ? '-' : ':');
+  for (size_t i = 0; i < widths_.size(); ++i) {
+    rule += fmt::format("|{:-<{}}{}", "", widths_[i] + 1, i < left_columns_ ? '-' : ':');
   }
-  for (const auto& row : rows_) {
-    text += fmt::format("| {} |\n", fmt::join(padded(row, columns, left_columns_), " | "));
-    if (&row == &rows_.front()) text += fmt::format("{}|\n", rule);
+  for (std::vector<std::string> row : rows_) {
+    for (std::string& cell : row) std::ranges::replace(cell, '|', '/');  // It would end the cell.
+    text += "| " + line_of(row, " | ") + " |\n" + (text.empty() ? rule + "|\n" : "");
   }
   return text;
 }
 
 std::string with_commas(int64_t number) {
-  const std::string digits = std::to_string(number);
-  const size_t first = number < 0 ? 1 : 0;
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > first && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
+  const std::string sign = number < 0 ? "-" : "";
+  return sign + fmt::format("{}", fmt::group_digits(number < 0 ? -number : number));
 }
 
 }  // namespace moesaic

@@ -153,6 +153,12 @@ class RunsCheck {
       }
       const std::string place =
           where({fmt::format("plots.{}", i), "plots", "probes", "snapshots.probes", "snapshots"});
+      const auto is_shown = [&](const FitConfig& fit) {
+        return std::ranges::count(plot.metrics, fit.metric) > 0;
+      };
+      if (plot.kind == "power" && std::ranges::none_of(config_.fits, is_shown)) {
+        fail_usage("{}: a plot of kind 'power' needs a metric of 'fits'", place);
+      }
       const bool curves = plot.kind == "curves";
       for (const std::string& name : plot.metrics) {
         const bool table = known(curves ? curves_ : final_, name, place).is_table;

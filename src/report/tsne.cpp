@@ -256,6 +256,10 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   if (!batch.output.routings.empty()) {
     info_.num_experts = batch.output.routings.back().logits_TE.size(1);
   }
+  if (data.classes.empty()) {
+    fail_usage("an image by t-SNE shows classes, but the targets of '{}' are real numbers",
+               data.name);
+  }
   if (options_.has_boundary && data.classes.size() != 2) {
     fail_usage(
         "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",

@@ -218,6 +218,22 @@ TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
             "# entropy\ttest_accuracy\n0.25000\t90.00000\n0.25000\t94.00000\n");
 }
 
+/// Row 'single' has no entropy. All runs have ended by then, so nothing may be refused.
+TEST(Plots, OfRowsWithoutTheMetricAreEmpty) {
+  for (const PlotConfig& of : {PlotConfig{"points", {"entropy"}}, PlotConfig{"curves", {"entropy"}},
+                               PlotConfig{"scatter", {"entropy", "test_accuracy"}}}) {
+    PlotConfig plot = of;
+    plot.rows = {"single"};
+    const Figure drawn = figure(plot);
+    EXPECT_THAT(drawn.script, HasSubstr("no run has a value")) << plot.kind;
+    draw(drawn);
+  }
+}
+
+TEST(PlotName, IsWithoutMarkup) {
+  EXPECT_EQ(plot_name("it's B&W, x^2_i"), "'it''s B\\&W, x\\^2 i'");
+}
+
 const char* const kFit = R"(, "fits": [{"name": "growth", "metric": "test_accuracy",
     "x": {"it's_a mixture": 10, "single": 20}}], "paper": {"growth": {"test_accuracy_exponent": 2}})";
 

@@ -34,7 +34,7 @@ void register_twice() {
                              },
                          .measure =
                              [](ProbedModel& subject, Measurement& measurement) {
-                               const auto step = static_cast<double>(subject.step());
+                               const auto step = static_cast<double>(subject.step);
                                measurement.numbers["twice"] = 2 * step;
                                measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
                              }});
@@ -225,8 +225,8 @@ void register_moved() {
                              },
                          .measure =
                              [](ProbedModel& subject, Measurement& measurement) {
-                               const at::Tensor now = subject.model().parameters()[0];
-                               const at::Tensor then = subject.initial_model()->parameters()[0];
+                               const at::Tensor now = subject.model.parameters()[0];
+                               const at::Tensor then = subject.start()->parameters()[0];
                                measurement.numbers["moved"] = (now - then).norm().item<double>();
                              }});
 }
@@ -253,7 +253,7 @@ void register_rare() {
                             },
                         .measure =
                             [](ProbedModel& subject, Measurement& measurement) {
-                              if (subject.step() == 3) measurement.numbers["rare"] = 7;
+                              if (subject.step == 3) measurement.numbers["rare"] = 7;
                             }});
 }
 
@@ -428,6 +428,9 @@ TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
                          "plots": [{"kind": "heatmap", "metrics": ["steps"]}])"),
               HasSubstr("a plot of kind 'heatmap' shows tables, but 'steps' is a number"));
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
+                         "plots": [{"kind": "power", "metrics": ["steps"]}])"),
+              HasSubstr("a plot of kind 'power' needs a metric of 'fits'"));
   EXPECT_THAT(
       refusal(R"("rows": [{"name": "a", "set": {"model.router": null, "model.num_experts": 1,
                          "phases.0.optimizers": []}}],

@@ -37,6 +37,12 @@ TEST(TextTable, MarkdownSaysWhereColumnsStand) {
             "| fig   |        | 12345678 |\n");
 }
 
+TEST(TextTable, ABarDoesNotEndACellOfMarkdown) {
+  TextTable table({"a|b"});
+  EXPECT_EQ(table.markdown(), "| a/b |\n|-----|\n");
+  EXPECT_EQ(table.text(), "a|b\n");
+}
+
 TEST(TextTable, RefusesARowOfAnotherLength) {
   TextTable table({"a", "b"});
   EXPECT_THROW(table.add({"1"}), Error);

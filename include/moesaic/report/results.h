@@ -128,7 +128,7 @@ const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string&
 class TextTable {
  public:
   /// `left_columns` of the columns are aligned left.
-  explicit TextTable(std::vector<std::string> header, int64_t left_columns = 1);
+  explicit TextTable(std::vector<std::string> header, size_t left_columns = 1);
 
   /// Appends a row. Throws Error (usage) unless it has one cell per column.
   void add(std::vector<std::string> row);
@@ -139,10 +139,12 @@ class TextTable {
   std::string markdown() const;
 
  private:
-  std::vector<int64_t> widths() const;
+  /// Returns the cells of a row, padded to the widths of their columns, with `between` in between.
+  std::string line_of(const std::vector<std::string>& row, std::string_view between) const;
 
-  std::vector<std::vector<std::string>> rows_;  ///< The first row is the header.
-  int64_t left_columns_;
+  std::vector<std::vector<std::string>> rows_ = {};  ///< The first row is the header.
+  std::vector<size_t> widths_;                       ///< Of the columns.
+  size_t left_columns_;
 };
 
 /// Formats 1234567 as "1,234,567".

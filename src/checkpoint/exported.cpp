@@ -193,6 +193,12 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     return load_archive(path, /*tensors=*/false);
   }
   if (is_pickled(path)) {
+    if (!is_in_zip(path, "constants.pkl")) {
+      fail_usage(
+          "{}: a pickle of PyTorch, which is not read; save its state_dict() by "
+          "safetensors.torch.save_file(), then run moesaic import vit FOLDER",
+          path.string());
+    }
     if (!is_in_zip(path, "extra/config.json")) {
       fail_usage(
           "{}: a TorchScript file of another program, without a model configuration, so that "

@@ -99,8 +99,10 @@ void check_selected(const char* op, const at::Tensor& logits, const RouteCall& c
 
 /// Throws unless the gate is one of token choice.
 void check_token_gate(const char* op, Gate gate) {
-  check_enum(op, "gate", static_cast<int64_t>(gate), gate_names());
   if (gate == Gate::softmax_tokens) fail("{}: the gate softmax_tokens is of expert choice", op);
+  std::vector<std::string> names = gate_names();
+  names.resize(static_cast<size_t>(Gate::softmax_tokens));  // It is the last.
+  check_enum(op, "gate", static_cast<int64_t>(gate), names);
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ std::string next_section(const fs::path& run, const std::string& name, const std
   const fs::path network = fs::exists(run / "best") ? run / "best" : run;
   const char* const of_experts =
       "    {0} plot {2} --experts --out experts.png\n"
-      "    {0} prune {1} --max-drop 0.01 --criterion load --out {3}-pruned\n";
-  return fmt::format(fmt::runtime("## How to go on\n\n    {0} eval {1}\n" +
+      "    {0} prune {1} --max-drop 0.01 --criterion reap --out {3}-pruned\n";
+  return fmt::format(fmt::runtime("## Next steps\n\n    {0} eval {1}\n" +
                                   std::string(has_experts ? of_experts : "") +
                                   "    {0} export {1} --format pytorch --out {3}-exported\n"),
                      program, shell_quoted(network.string()), shell_quoted(run.string()), name);

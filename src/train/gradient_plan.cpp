@@ -221,10 +221,11 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_schedules(config, locations, plan.steps);
   plan.batch_size = std::min(config.batch_size, plan.num_images);
   if (plan.batch_size % config.gradient_accumulation_steps != 0) {
-    fail_usage("{}: gradient_accumulation_steps {} does not divide a batch of all {}; choose {}",
-               locations.at({"gradient_accumulation_steps"}), config.gradient_accumulation_steps,
-               count_text(plan.batch_size, "example"),
-               nearest_divisor(plan.batch_size, config.gradient_accumulation_steps));
+    fail_usage(
+        "{}: gradient_accumulation_steps {} does not divide a batch of all {}, which are fewer "
+        "than batch_size {}; choose a batch_size of at most {} that it divides",
+        locations.at({"gradient_accumulation_steps"}), config.gradient_accumulation_steps,
+        count_text(plan.batch_size, "example"), config.batch_size, plan.batch_size);
   }
   if (plan.steps == 0) return;
   if (plan.batch_size < config.batch_size) {

@@ -45,7 +45,7 @@ TEST_F(Watching, RunsArePlottedTogetherAndExpertsOfOne) {
                         none + ": no such folder");
   expect_one_line_error(run_program({"plot", a, "--out", text_path("c.pdf")}), 2,
                         "must end in .png or .svg");
-  EXPECT_THAT(read_text(path("a/report.md")), HasSubstr("## How to go on"));
+  EXPECT_THAT(read_text(path("a/report.md")), HasSubstr("## Next steps"));
 }
 
 TEST_F(Watching, StepsAreProfiled) {

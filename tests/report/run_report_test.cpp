@@ -33,7 +33,7 @@ TEST(RunReport, SaysWhatARunWasAndHowToGoOn) {
   EXPECT_THAT(text, Not(HasSubstr("figure.svg")));
   EXPECT_THAT(text, HasSubstr("    ./moesaic eval '" + (run / "best").string() + "'\n"));
   EXPECT_THAT(text, HasSubstr("--experts --out experts.png\n"));
-  EXPECT_THAT(text, HasSubstr("--max-drop 0.01 --criterion load --out tiny-pruned\n"));
+  EXPECT_THAT(text, HasSubstr("--max-drop 0.01 --criterion reap --out tiny-pruned\n"));
   EXPECT_THAT(text, EndsWith("--format pytorch --out tiny-exported\n"));
 }
 

@@ -7,7 +7,6 @@
 
 #include "bench/bench.h"
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/program.h"

@@ -13,6 +13,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/suggestions.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::tools {
 
@@ -92,6 +93,21 @@ std::vector<const char*> without_help_verb(const CLI::App& app, int argc, const 
 /// option has, with the nearest one, else what `error` says.
 std::string command_line_problem(const CLI::App& app, const CLI::Error& error, int argc,
                                  const char* const* argv);
+
+/// Joins the processes that torchrun, mpirun or srun started beside this one; null where it is
+/// alone.
+std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& config,
+                                                     const std::string& device);
+
+/// Runs `action` of a subcommand together with the others. Where it fails, or another runs another
+/// subcommand, one process says why, and all of them end: this function does not return then. With
+/// null it only runs the action.
+void run_distributed(const std::string& verb, const std::shared_ptr<const ProcessMesh>& processes,
+                     const std::function<void()>& action);
+
+/// Throws Error (usage) where several processes were started: each would write what this subcommand
+/// writes.
+void require_single_process(std::string_view verb);
 
 /// Logs what was written and its size: a file, a folder, or files that begin with `path`.
 void log_written(const fs::path& path);

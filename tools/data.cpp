@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
 #include "moesaic/data/source.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed.h"
+#include "command_line.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/program.h"

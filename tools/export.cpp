@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/source.h"

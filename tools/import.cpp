@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/import/vit/import.h"

@@ -90,46 +90,50 @@ struct Kind {
   std::function<Described()> list;
 };
 
-const std::map<std::string, Kind>& kinds() {
-  static const std::map<std::string, Kind> list = {
-      {"models", {"families of networks and presets, for \"model\" of a recipe", models}},
-      {"datasets",
-       {"datasets, for \"data\" of a phase and --data",
-        [] {
-          return each(dataset_names(),
-                      [](const std::string& name) { return load_dataset_spec(name).description; });
-        }}},
-      {"experiments",
-       {"experiments for moesaic reproduce",
-        [] {
-          return each(experiment_names(), [](const std::string& name) {
-            return load_experiment(name, Scale::paper).description;
-          });
-        }}},
-      {"criteria",
-       {"rankings of experts for moesaic prune; experts with the largest scores are kept",
-        listed_criteria}},
-      {"recipes",
-       {"recipes of runs for moesaic train",
-        [] {
-          const std::vector<fs::path> files = model_files("recipes");
-          return each({files.begin(), files.end()}, first_sentence);
-        }}},
-      {"checkpoints",
-       {"released networks of google-research/vmoe, for moesaic import vmoe", listed_checkpoints}},
-      {"formats",
-       {"file formats, for \"format\" of a dataset's description",
-        [] { return of_registry(dataset_formats()); }}},
-      {"objectives",
-       {"training objectives, for \"loss\" of a phase of the kind gradient",
-        [] { return of_registry(objectives()); }}},
-      {"phases",
-       {"kinds of phases, for \"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
-      {"probes", {"measurements of an experiment", [] { return of_registry(probes()); }}},
-      {"settings",
-       {"all settings of runs, networks, descriptions and experiments",
-        [] { return Described(); }}},
-  };
+const Registry<Kind>& kinds() {
+  static const Registry<Kind> list(
+      "kind",
+      {
+          {"models", {"families of networks and presets, for \"model\" of a recipe", models}},
+          {"datasets",
+           {"datasets, for \"data\" of a phase and --data",
+            [] {
+              return each(dataset_names(), [](const std::string& name) {
+                return load_dataset_spec(name).description;
+              });
+            }}},
+          {"experiments",
+           {"experiments for moesaic reproduce",
+            [] {
+              return each(experiment_names(), [](const std::string& name) {
+                return load_experiment(name, Scale::paper).description;
+              });
+            }}},
+          {"criteria",
+           {"rankings of experts for moesaic prune; experts with the largest scores are kept",
+            listed_criteria}},
+          {"recipes",
+           {"recipes of runs for moesaic train",
+            [] {
+              const std::vector<fs::path> files = model_files("recipes");
+              return each({files.begin(), files.end()}, first_sentence);
+            }}},
+          {"checkpoints",
+           {"released networks of google-research/vmoe, for moesaic import vmoe",
+            listed_checkpoints}},
+          {"formats",
+           {"file formats, for \"format\" of a dataset's description",
+            [] { return of_registry(dataset_formats()); }}},
+          {"objectives",
+           {"training objectives, for \"loss\" of a phase of the kind gradient",
+            [] { return of_registry(objectives()); }}},
+          {"phases",
+           {"kinds of phases, for \"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
+          {"probes", {"measurements of an experiment", [] { return of_registry(probes()); }}},
+          {"settings",
+           {"all settings of runs, networks, descriptions and experiments",
+            [] { return Described(); }}},
+      });
   return list;
 }
 
@@ -137,12 +141,6 @@ Names names_of(const Described& list) {
   Names names;
   for (const auto& [name, unused] : list) names.push_back(name);
   return names;
-}
-
-Described described_kinds() {
-  Described list;
-  for (const auto& [name, kind] : kinds()) list.emplace_back(name, kind.description);
-  return list;
 }
 
 /// Prints each name with its line beside it.
@@ -183,14 +181,9 @@ void print_settings(bool json) {
 }
 
 void list(const std::string& kind, bool json) {
-  const auto found = kinds().find(kind);
-  if (!kind.empty() && found == kinds().end()) {
-    fail_usage("list: unknown kind '{}'; {}", kind,
-               did_you_mean(kind, names_of(described_kinds())));
-  }
   if (kind == "models" && !json) return print_models();
   if (kind == "settings") return print_settings(json);
-  const Described listed = kind.empty() ? described_kinds() : found->second.list();
+  const Described listed = kind.empty() ? of_registry(kinds()) : kinds().at(kind, "list").list();
   if (json) {
     std::cout << nlohmann::json(names_of(listed)).dump(2) << '\n';
   } else {
@@ -207,7 +200,7 @@ void add_list(CLI::App& app, int&) {
   auto json = std::make_shared<bool>(false);
   verb->add_option("kind", *kind,
                    fmt::format("kind of names to list: {} (a list of these kinds)",
-                               fmt::join(names_of(described_kinds()), ", ")))
+                               fmt::join(kinds().names(), ", ")))
       ->type_name("KIND");
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });

@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "command_line.h"
-#include "distributed.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/data/source.h"

@@ -43,8 +43,8 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
 }
 
 void measure_alignment(ProbedModel& subject, Measurement& measurement) {
-  const auto directions = subject.data("train").directions();
-  for (const auto& [weights, w_EJd] : subject.model().weight_directions()) {
+  const auto directions = subject.data.at("train")->directions();
+  for (const auto& [weights, w_EJd] : subject.model.weight_directions()) {
     for (const auto& [direction, v_Kd] : directions) {
       if (w_EJd.size(2) != v_Kd.size(1)) continue;
       const std::string name = weights + "_" + direction;
@@ -100,7 +100,7 @@ void add_routing_probes(Registry<Probe>& to) {
              table_metric("dispatch", "training examples", 0), true,
              "number of training examples by expert and group, or class where there are no groups",
              [](ProbedModel& subject, const LayerRouting& layer, Measurement& measurement) {
-               const DatasetInfo& info = subject.data("train").info();
+               const DatasetInfo& info = subject.data.at("train")->info();
                MeasuredTable table{
                    layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
                for (const auto& row : dispatch_of(layer).rows)
@@ -192,20 +192,20 @@ Registry<Probe>& probes() {
          {"flops", number_probe("number of FLOPs per image, by the test data's routing",
                                 amount_metric("flops", "FLOPs an image", 0),
                                 [](ProbedModel& subject) {
-                                  return subject.model().flops_per_image(
+                                  return subject.model.flops_per_image(
                                       subject.evaluation("test").rows_per_token());
                                 })},
          {"parameters", number_probe("number of parameters that the network has",
                                      amount_metric("parameters", "parameters", 0),
                                      [](ProbedModel& subject) {
-                                       return static_cast<double>(subject.model().num_parameters());
+                                       return static_cast<double>(subject.model.num_parameters());
                                      })},
          {"relative_error",
           number_probe(
               "mean squared error on the test split divided by the variance of its targets",
               amount_metric("error", "test error over the targets' variance", 4),
               [](ProbedModel& subject) {
-                const Dataset& data = subject.data("test");
+                const Dataset& data = *subject.data.at("test");
                 const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
                 const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
                 return subject.evaluation("test").metric("mse") / variance_K.mean().item<double>();
@@ -213,7 +213,7 @@ Registry<Probe>& probes() {
               [](const DataSplits& data) { return !data.at("test")->info().targets.empty(); })},
          {"steps",
           number_probe("number of steps that were made", amount_metric("steps", "steps", 0),
-                       [](ProbedModel& subject) { return static_cast<double>(subject.step()); })},
+                       [](ProbedModel& subject) { return static_cast<double>(subject.step); })},
          {"success",  // As in figure 5 of the pMoE paper.
           number_probe(
               "indicator of a test accuracy of at least 90 %",

@@ -18,43 +18,21 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 
 /// A network at one step of its training. Evaluations are made on demand and shared by all probes
 /// of that step.
-class ProbedModel {
- public:
-  /// `model` must outlive this object. `start` returns the network before its first step.
-  ProbedModel(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
-              std::function<std::shared_ptr<Model>()> start = {})
-      : model_(model),
-        step_(step),
-        data_(std::move(data)),
-        options_(std::move(options)),
-        start_(std::move(start)) {}
+struct ProbedModel {
+  Model& model;
+  int64_t step = 0;  ///< Number of steps so far.
+  DataSplits data;
+  EvaluateOptions options = {};
+  /// Returns the network before its first step, unpruned, on the CPU; may be empty.
+  std::function<std::shared_ptr<Model>()> start = {};
+  std::map<std::string, Evaluation> evaluations = {};  ///< Those made so far, by split.
 
-  /// Returns the network.
-  Model& model() { return model_; }
-  /// Returns the network before its first step, unpruned, on the CPU. Throws
-  /// std::bad_function_call without `start`.
-  std::shared_ptr<Model> initial_model() const { return start_(); }
-  int64_t step() const { return step_; }  ///< Returns the number of steps so far.
-  /// Returns the data of a split. Throws std::out_of_range without it.
-  const Dataset& data(const std::string& split) const { return *data_.at(split); }
-  /// Returns the data of a split, shared.
-  std::shared_ptr<const Dataset> shared_data(const std::string& split) const {
-    return data_.at(split);
-  }
   /// Returns the evaluation on a split, made at the first call.
   const Evaluation& evaluation(const std::string& split) {
-    const auto [found, is_new] = evaluations_.try_emplace(split);
-    if (is_new) found->second = evaluate(model_, data_.at(split), options_);
+    const auto [found, is_new] = evaluations.try_emplace(split);
+    if (is_new) found->second = evaluate(model, data.at(split), options);
     return found->second;
   }
-
- private:
-  Model& model_;
-  int64_t step_;
-  DataSplits data_;
-  std::map<std::string, Evaluation> evaluations_;
-  EvaluateOptions options_;
-  std::function<std::shared_ptr<Model>()> start_;
 };
 
 /// A named measurement of a network.

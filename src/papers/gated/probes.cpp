@@ -87,8 +87,8 @@ void add_gate_errors(const at::Tensor& w, const at::Tensor& true_w,
 
 /// Returns the errors of a network, and whether it has learned any gates.
 std::pair<RecoveryError, bool> errors_of(ProbedModel& subject) {
-  const auto learned = subject.model().weight_directions();
-  const auto truth = subject.data("train").directions();
+  const auto learned = subject.model.weight_directions();
+  const auto truth = subject.data.at("train")->directions();
   const auto of = [](const auto& directions, const char* name) {
     const auto found = directions.find(name);
     return found == directions.end() ? at::Tensor()
@@ -181,15 +181,15 @@ std::vector<Metric> gates_metrics(const Model& model, const DataSplits& data) {
 }
 
 void measure_gates(ProbedModel& subject, Measurement& measurement) {
-  const Dataset& data = subject.data("test");
+  const Dataset& data = *subject.data.at("test");
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   std::map<std::string, Sums> sums;
   LoaderOptions options;
   options.batch_size = 500;
-  Loader loader(subject.shared_data("test"), options);
+  Loader loader(subject.data.at("test"), options);
   while (!loader.is_done()) {
-    const Batch batch = loader.next().to(subject.model().device());
-    for (const auto& [gate, values_BT] : subject.model().gates_over_time(batch.inputs)) {
+    const Batch batch = loader.next().to(subject.model.device());
+    for (const auto& [gate, values_BT] : subject.model.gates_over_time(batch.inputs)) {
       Sums& sum = sums[gate];
       const at::Tensor values = values_BT.to(at::kDouble);
       if (!sum.gates_CT.defined()) {

@@ -101,7 +101,7 @@ void measure_own(ProbedModel& subject, const at::Tensor& magnitude_KJT, Measurem
   const int64_t clusters = magnitude_KJT.size(2) - 1;
   const at::Tensor largest_KT = magnitude_KJT.amax(1);
   const std::vector<int64_t> own =
-      clusters_of_experts(subject.model(), subject.data("train").directions().at("mean"));
+      clusters_of_experts(subject.model, subject.data.at("train")->directions().at("mean"));
   double sum_own = 0.0, sum_other = 0.0, count = 0.0;
   std::vector<int64_t> expert_of(static_cast<size_t>(clusters), -1);
   for (size_t k = 0; k < own.size(); ++k) {
@@ -150,8 +150,8 @@ std::vector<Metric> cluster_routing_metrics(const Model& model, const DataSplits
 }
 
 void measure_cluster_routing(ProbedModel& subject, Measurement& measurement) {
-  const at::Tensor mean_Cd = subject.data("train").directions().at("mean");
-  const std::vector<int64_t> own = clusters_of_experts(subject.model(), mean_Cd);
+  const at::Tensor mean_Cd = subject.data.at("train")->directions().at("mean");
+  const std::vector<int64_t> own = clusters_of_experts(subject.model, mean_Cd);
   std::set<int64_t> covered(own.begin(), own.end());
   covered.erase(-1);
   const auto routed =
@@ -159,16 +159,16 @@ void measure_cluster_routing(ProbedModel& subject, Measurement& measurement) {
   measurement.numbers["routed"] = routed / static_cast<double>(own.size());
   measurement.numbers["covered"] =
       static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
-  const Dataset& data = subject.data("test");
+  const Dataset& data = *subject.data.at("test");
   const DatasetInputs inputs = data.generate(0, data.size());
   const at::Tensor router_Kd =
-      subject.model().weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
+      subject.model.weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
   // Which expert, of those that exist, takes which test sample.
   const at::Tensor takes_NK = inputs.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
   const std::optional<double> wrong = misrouted(takes_NK, inputs.groups_N, own);
   if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
   measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);
-  const at::Tensor cosine_KC = cosines(subject.model(), mean_Cd);
+  const at::Tensor cosine_KC = cosines(subject.model, mean_Cd);
   // Every expert has a cluster here: that of the largest cosine, whatever the signs.
   const at::Tensor is_own_NK = inputs.groups_N.unsqueeze(1).eq(cosine_KC.argmax(1));
   measurement.numbers["wrong_pairs"] =
@@ -234,8 +234,8 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
 }
 
 void measure_specialisation(ProbedModel& subject, Measurement& measurement) {
-  const auto weights = subject.model().weight_directions();
-  const auto known = subject.data("train").directions();
+  const auto weights = subject.model.weight_directions();
+  const auto known = subject.data.at("train")->directions();
   const at::Tensor tasks_Td = at::cat({known.at("local"), known.at("global")});
   const int64_t clusters = known.at("local").size(0);
   const at::Tensor w_KJd = weights.at("neuron").to(at::kCPU, at::kFloat);

@@ -62,9 +62,9 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
 }
 
 void measure_routed(ProbedModel& subject, Measurement& measurement) {
-  Model& model = subject.model();
+  Model& model = subject.model;
   const PatchTokens patches = *model.patch_tokens();
-  const auto classes = static_cast<int64_t>(subject.data("test").info().classes.size());
+  const auto classes = static_cast<int64_t>(subject.data.at("test")->info().classes.size());
   const auto kept = static_cast<int64_t>(model.moe_blocks().back().layer->kept().size());
   // Counts of examples by class and expert.
   const at::Tensor routed_CK = at::zeros({classes, kept}, at::kDouble);
@@ -86,7 +86,7 @@ void measure_routed(ProbedModel& subject, Measurement& measurement) {
     all_C.index_add_(0, label_B, at::ones({examples}, at::kDouble));
   };
   constexpr int64_t kBatch = 250;
-  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .on_batch = count});
+  evaluate(model, subject.data.at("test"), {.batch_size = kBatch, .on_batch = count});
   for (int64_t c = 0; c < classes; ++c) {
     const double each = 100.0 / std::max(1.0, all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);

@@ -85,10 +85,10 @@ struct Layer {
 };
 
 std::vector<ExpertState> states_of(ProbedModel& subject, Model& start) {
-  const Layer now(subject.model()), before(start);
-  const std::shared_ptr<const Dataset> data = subject.shared_data("test");
+  const Layer now(subject.model), before(start);
+  const std::shared_ptr<const Dataset> data = subject.data.at("test");
   const at::Tensor start_2K = own_pattern_gates(start, data).proficiency();
-  const OwnPatternGates own = own_pattern_gates(subject.model(), data);
+  const OwnPatternGates own = own_pattern_gates(subject.model, data);
   const at::Tensor p_2K = own.proficiency();
   const at::Tensor mass_2K = own.class_means(own.gate_NK.to(at::kDouble));
   const std::vector<int64_t> kept = now.moe->kept();
@@ -221,7 +221,7 @@ std::vector<Metric> lemmas_metrics(const Model& model, const DataSplits&) {
 
 void measure_lemmas(ProbedModel& subject, Measurement& measurement) {
   constexpr double kImportant = 0.1;  // Omega(1)
-  const std::shared_ptr<Model> start = subject.initial_model();
+  const std::shared_ptr<Model> start = subject.start();
   const Layer first(*start);
   const auto d = static_cast<double>(first.moe->options().width);
   const auto k = static_cast<double>(first.moe->options().num_experts);
@@ -267,7 +267,7 @@ std::vector<Metric> norms_metrics(const Model& model, const DataSplits&) {
 }
 
 void measure_norms(ProbedModel& subject, Measurement& measurement) {
-  const Layer layer(subject.model());
+  const Layer layer(subject.model);
   const std::vector<int64_t> kept = layer.moe->kept();
   MeasuredTable table{{"routers", "mean of neurons"}, {}, {{}, {}}};
   for (size_t slot = 0; slot < kept.size(); ++slot) {
@@ -301,10 +301,10 @@ std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) 
 }
 
 void measure_neurons(ProbedModel& subject, Measurement& measurement) {
-  for_each_pair(subject.model(), subject.data("train"),
+  for_each_pair(subject.model, *subject.data.at("train"),
                 [&](const std::string& weights, const at::Tensor& w_EJd,
                     const std::string& direction, const at::Tensor& v_Kd) {
-                  const MoEBlock block = subject.model().moe_blocks()[0];
+                  const MoEBlock block = subject.model.moe_blocks()[0];
                   for (int64_t g = 0; g < block.num_ranked_groups(); ++g) {
                     measurement.tables[table_name(weights, direction, g)] =
                         table_of(block, g, w_EJd, direction, v_Kd);
@@ -321,9 +321,8 @@ std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
 }
 
 void measure_proficiency(ProbedModel& subject, Measurement& measurement) {
-  const Layer layer(subject.model());
-  const at::Tensor p_2K =
-      own_pattern_gates(subject.model(), subject.shared_data("test")).proficiency();
+  const Layer layer(subject.model);
+  const at::Tensor p_2K = own_pattern_gates(subject.model, subject.data.at("test")).proficiency();
   const std::vector<int64_t> kept = layer.moe->kept();
   MeasuredTable table{{}, {"p1", "p2", "router norm"}, {}};
   double least = 0.0, largest = 0.0, largest_idle = 0.0;

@@ -93,8 +93,7 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
             write(home / f"photos/{split}/{'cat' if i % 2 else 'dog'}/{i}.png", png(32, i))
     for name in ("shoe.png", "shoe.jpg", "more/one.jpg"):
         write(home / name, png(28, 3))
-    for name in ("vit_small", "hub/google/vit-base-patch16-224/resolve/main"):
-        write(home / name / "model.safetensors", vit())
+    write(home / "hub/timm/vit_small_patch16_224.augreg_in21k_ft_in1k/resolve/main/model.safetensors", vit())
     write(home / "images.safetensors", tensors({"images": ("F32", [8, 1, 28, 28], bytes(4 * 8 * 784))}))
     numbers = random.Random(1)
     rows = [",".join(f"{numbers.gauss(0, 1):.4f}" for _ in range(5)) for _ in range(200)]

@@ -193,9 +193,9 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     return load_archive(path, /*tensors=*/false);
   }
   if (is_pickled(path)) {
-    if (!is_in_zip(path, "constants.pkl")) {
+    if (is_in_zip(path, "data.pkl") && !is_in_zip(path, "constants.pkl")) {
       fail_usage(
-          "{}: a pickle of PyTorch, which is not read; save its state_dict() by "
+          "{}: a pickle of PyTorch (torch.save), which is not read; save the state_dict() by "
           "safetensors.torch.save_file(), then run moesaic import vit FOLDER",
           path.string());
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `moesaic export` writes is taken where a checkpoint is.
 
+#include <caffe2/serialize/inline_container.h>
+
 #include <functional>
 
 #include "base/support.h"
@@ -220,6 +222,17 @@ TEST(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
     EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file, {.trust = trust}); }),
                 HasSubstr("--trust does not help"));
   }
+}
+
+TEST(ExportedTorchScript, IsNotWhatTorchSaveWrites) {
+  const test::TempDir folder;
+  const std::string file = (folder / "state.pth").string();
+  caffe2::serialize::PyTorchStreamWriter writer(file);
+  writer.writeRecord("data.pkl", "}", 1);
+  writer.writeEndOfFile();
+  EXPECT_THAT(
+      test::usage_of([&] { load_newest_checkpoint(file); }),
+      ::testing::AllOf(HasSubstr("a pickle of PyTorch"), HasSubstr("moesaic import vit FOLDER")));
 }
 
 TEST(ExportedFolder, ItsWeightsAloneAreNone) {

@@ -6,6 +6,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
+#include <cmath>
 
 #include "moesaic/nn/init.h"
 #include "moesaic/train/objective.h"
@@ -123,6 +124,15 @@ int64_t kept_bytes(VMoE& model, bool recompute) {
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
   const at::Tensor loss = model.forward(images, nn::make_generator(5)).logits.sum();
   return live->bytes();
+}
+
+TEST(Recompute, LeavesAutocastAsItWasWhereABlockThrows) {
+  const auto model = small_vmoe(random_config());
+  model->moe_blocks()[0].layer->router->weight.detach().fill_(std::nan(""));
+  model->set_activation_checkpointing(true);
+  ASSERT_TRUE(at::autocast::is_autocast_cache_enabled());
+  EXPECT_THROW(model->forward(small_images(6), nn::make_generator(5)), DivergedError);
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
 }
 
 TEST(Recompute, KeepsLess) {

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "base/support.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -406,6 +407,13 @@ TEST(RouteTokenChoice, IgnoresTheNumberOfTokensAndRefusesTheGateOfExpertChoice) 
   const at::Tensor logits = randn({9, 3}, 1);
   expect_same_routing(route(logits, {.k = 2, .l = 1}), route(logits, {.k = 2}));
   EXPECT_THROW(route(logits, {.k = 2, .gate = Gate::softmax_tokens}), Error);
+}
+
+TEST(RouteTokenChoice, OffersNoGateThatItRefuses) {
+  const at::Tensor logits = at::zeros({4, 2});
+  EXPECT_THAT(test::failure_of([&] { route(logits, {.k = 1, .gate = static_cast<Gate>(5)}); }),
+              ::testing::AllOf(::testing::HasSubstr("softmax_all"),
+                               ::testing::Not(::testing::HasSubstr("softmax_tokens"))));
 }
 
 }  // namespace

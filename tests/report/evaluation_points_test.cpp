@@ -10,6 +10,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/papers/clusters.h"
+#include "moesaic/papers/gated.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -112,6 +113,18 @@ TEST(EvaluationPoints, OfSomeGroupsAlone) {
   options.only_groups = {"a", "d"};
   EXPECT_THAT(error_of([&] { collect(*clustered_model(), data, options); }),
               ::testing::StartsWith("usage: 'clustered' has no group 'd'; "));
+}
+
+TEST(EvaluationPoints, OfRealValuedTargetsAreRefused) {
+  const GatedMixtureConfig config;
+  DatasetInfo info;
+  info.name = "real";
+  info.targets = {"y"};
+  const auto data = make_input_dataset(std::move(info),
+                                       gated_examples(config, gated_truth(config), "test", 0, 64));
+  const auto model = std::make_shared<GatedMoE>(GatedMoEConfig(), 1);
+  EXPECT_EQ(error_of([&] { collect(*model, data, {}); }),
+            "usage: an image by t-SNE shows classes, but the targets of 'real' are real numbers");
 }
 
 TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {

@@ -149,11 +149,12 @@ std::string or_list(const std::string& hint) {
 
 /// Returns the description of a folder without one.
 DatasetSpec spec_of_folder(const fs::path& folder) {
-  if (fs::exists(status_of(folder)) && !fs::is_directory(status_of(folder))) {
+  const fs::file_status found = status_of(folder);
+  if (fs::exists(found) && !fs::is_directory(found)) {
     fail_usage("dataset '{}' is a file; a description ends in .json, images lie in a folder",
                folder.string());
   }
-  if (!fs::is_directory(status_of(folder))) {
+  if (!fs::is_directory(found)) {
     // A name without a slash would be that of a described set.
     fail_usage("'{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "moesaic/base/error.h"
 #include "moesaic/prune/plan.h"

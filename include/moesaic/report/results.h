@@ -142,8 +142,8 @@ class TextTable {
   /// Returns the cells of a row, padded to the widths of their columns, with `between` in between.
   std::string line_of(const std::vector<std::string>& row, std::string_view between) const;
 
-  std::vector<std::vector<std::string>> rows_ = {};  ///< The first row is the header.
-  std::vector<size_t> widths_;                       ///< Of the columns.
+  std::vector<std::vector<std::string>> rows_;  ///< The first row is the header.
+  std::vector<size_t> widths_;                  ///< Of the columns.
   size_t left_columns_;
 };
 

@@ -115,6 +115,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(std::string_view text, const std::string& source, const ReadOptions& options)
       : source_(std::make_shared<const Origin::Source>(Origin::Source{source, options.is_stored})),
+        text_(text),
         cursor_(text, options.comments),
         lines_(options.lines) {}
 
@@ -155,7 +156,13 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
       fail_usage("{}: '{}' must be {}, found {}", here().text(), open_.back().members.back().key,
                  kRangeOfNumbers, one_line(last));
     }
-    fail_usage("{}: {}", here().text(), without_place(error.what()));
+    std::string_view before = text_.substr(0, position);
+    const bool closes = before.ends_with('}') || before.ends_with(']');
+    if (closes) before.remove_suffix(1);
+    before = before.substr(0, before.find_last_not_of(" \t\r\n") + 1);
+    const bool trails = closes && before.ends_with(',');
+    fail_usage("{}: {}{}", here().text(), without_place(error.what()),
+               trails ? "; leave out the comma before it" : "");
   }
 
  private:
@@ -210,6 +217,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   std::shared_ptr<const Origin::Source> source_;
+  std::string_view text_;
   Cursor cursor_;
   bool lines_;
   std::vector<Frame> open_;

@@ -31,6 +31,7 @@ void Rules::add(const Rules& other) {
   if (other.below) below = other.below;
   if (other.at_most) at_most = other.at_most;
   former_keys.insert(former_keys.end(), other.former_keys.begin(), other.former_keys.end());
+  other_names.insert(other_names.end(), other.other_names.begin(), other.other_names.end());
 }
 
 std::string Rules::text() const {
@@ -96,6 +97,10 @@ Rules between(double low, double high) {
 
 Rules renamed_from(std::string key) {
   return {.former_keys = {std::move(key)}};
+}
+
+Rules known_as(std::vector<std::string> names) {
+  return {.other_names = std::move(names)};
 }
 
 namespace {

@@ -55,21 +55,24 @@ HelpRows rows_where(HelpRows rows, const auto& is_meant) {
   return rows;
 }
 
-/// Returns the parts of a setting's key, and those of its former ones.
+/// Returns the parts of a setting's key, and those with its former and other names.
 std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row) {
   std::vector<std::vector<std::string>> keys = {split(row.key, '.')};
-  for (const std::string& former : row.former_keys) {
-    keys.push_back(keys.front());
-    keys.back().back() = former;
+  for (const auto* names : {&row.former_keys, &row.other_names}) {
+    for (const std::string& name : *names) {
+      keys.push_back(keys.front());
+      keys.back().back() = name;
+    }
   }
   return keys;
 }
 
-/// Returns whether the key of a setting, or a former one, ends with these parts.
+/// Returns whether the key of a setting, or one of its other names, ends with these parts.
 bool ends_with_key(const config_detail::HelpRow& row, const std::string& name) {
-  return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
+  const auto ends = [&](const std::vector<std::string>& key) {
     return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
-  });
+  };
+  return std::ranges::count(row.other_names, name) > 0 || std::ranges::any_of(keys_of(row), ends);
 }
 
 std::string details(const config_detail::HelpRow& row) {
@@ -175,7 +178,7 @@ HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {
   HelpRows found =
       rows_where(inner, [&](const auto& row) { return row.key.ends_with("." + name); });
   if (!found.empty()) return found;
-  found = rows_where(inner, [&](const auto& row) { return ends_with_key(row, name); });
+  found = rows_where(rows, [&](const auto& row) { return ends_with_key(row, name); });
   if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;
   found = rows_where(inner, [&](const auto& row) { return last_of(row).starts_with(name); });
   if (!found.empty()) return found;

@@ -107,7 +107,7 @@ ZeroLoss zero_loss(const std::string& name, const nn::RouterOptions& router,
 ZeroLoss zero_loss(const std::string& name, const Model& model) {
   const SettingPaths paths = model.setting_paths();
   const std::vector<MoEBlock> blocks = model.moe_blocks();
-  if (blocks.empty()) return {"needs a MoE layer, but the model has none; leave it out"};
+  if (blocks.empty()) return {"needs an MoE layer, but the model has none; leave it out"};
   for (const MoEBlock& block : blocks) {
     ZeroLoss zero = zero_loss(name, block.layer->options(), paths);
     if (!zero.text.empty()) return zero;

@@ -78,16 +78,26 @@ TEST(Document, ACommentEndsAtAnyEndOfALine) {
   EXPECT_THROW(read("//\r\r2\vc\n\"c"), Error);  // Its place was looked for without end.
 }
 
+TEST(Document, ACommaBeforeAnEndIsToBeLeftOut) {
+  for (const char* text : {"{\"a\": 1,}", "{\"a\": [1, 2 ,\n ]}"}) {
+    EXPECT_THAT(read_error(text), HasSubstr("; leave out the comma before it"));
+  }
+  for (const char* text : {"{\"a\": }", "[1 2]", "[,]", "}"}) {
+    EXPECT_THAT(read_error(text), Not(HasSubstr("leave out"))) << text;
+  }
+}
+
 TEST(Document, ComesFromARegularFileOfAMegabyte) {
   const test::TempDir folder;
+  const auto failure = [](const std::filesystem::path& path) {
+    return test::failure_of([&] { Document::from_file(path); });
+  };
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(test::failure_of([&] { Document::from_file(folder / "pipe"); }),
-              HasSubstr("pipe: not a regular file"));
-  EXPECT_THAT(test::failure_of([&] { Document::from_file("/dev/zero"); }),
-              HasSubstr("not a regular file"));
+  EXPECT_THAT(failure(folder / "pipe"), HasSubstr("pipe: not a regular file"));
+  EXPECT_THAT(failure("/dev/zero"), HasSubstr("not a regular file"));
   test::put(folder / "large.json", "{}");
   std::filesystem::resize_file(folder / "large.json", kMaxDocumentBytes + 1);
-  EXPECT_THAT(test::failure_of([&] { Document::from_file(folder / "large.json"); }),
+  EXPECT_THAT(failure(folder / "large.json"),
               HasSubstr("large.json: 1048577 bytes are more than a configuration has"));
 }
 

@@ -22,18 +22,15 @@ std::string object_of(int count, int first = 0) {
   return text + "}";
 }
 
-template <class Use>
-int64_t comparisons(const Use& use) {
-  const test::Work work;
-  use();
-  return work.comparisons();
-}
-
 /// Checks that twice the members cost about twice the comparisons, and no more than sorting does.
 template <class Use>
 void expect_linear(const Use& use) {
-  const int64_t once = comparisons([&] { use(5000); });
-  const int64_t twice = comparisons([&] { use(10000); });
+  const auto comparisons = [&](int count) {
+    const test::Work work;
+    use(count);
+    return work.comparisons();
+  };
+  const int64_t once = comparisons(5000), twice = comparisons(10000);
   EXPECT_LT(twice, 5 * once / 2);
   EXPECT_LT(twice, 10000 * 200);
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <string>
 #include <vector>
 
@@ -57,68 +59,46 @@ ConfigProblem config_problem(const NetworkConfig& c) {
   return {"seven classes are too many", {"num_classes"}};
 }
 
-struct RenamedCase {
-  std::string name;  ///< Of the file; each place is warned of once.
-  std::string text;
-  std::vector<std::string> arguments;
-  std::string settings;  ///< What is read.
-  std::vector<std::string> warnings;
-};
-
 std::string read(const Value& value) {
   return to_json(parse<NetworkConfig>(value, "model")).dump();
 }
 
 TEST(RenamedFrom, ReadsTheFormerKeyWithAWarning) {
-  constexpr const char* kNow = "' now; the former name is still read";
-  const std::vector<RenamedCase> cases = {
-      {"present",
-       R"({"num_classes": 5})",
-       {},
-       R"({"num_classes":5,"heads":[],"layer":"identity"})",
-       {}},
-      {"former",
-       R"({"classes": 5})",
-       {},
-       R"({"num_classes":5,"heads":[],"layer":"identity"})",
-       {std::string("former:1:2: 'model.classes' is called 'model.num_classes") + kNow}},
-      {"list",
-       "{\"heads\": [{\"width\": 3},\n  {\"size\": 4}]}",
-       {},
-       R"({"num_classes":2,"heads":[{"width":3},{"width":4}],"layer":"identity"})",
-       {std::string("list:2:4: 'model.heads.1.size' is called 'model.heads.1.width") + kNow}},
-      {"choice",
-       R"({"kind": "linear", "size": 6})",
-       {},
-       R"({"num_classes":2,"heads":[],"layer":"linear","width":6})",
-       {std::string("choice:1:20: 'model.size' is called 'model.width") + kNow,
-        std::string("choice:1:2: 'model.kind' is called 'model.layer") + kNow}},
-      {"argument",
-       "{}",
-       {"classes=4"},
-       R"({"num_classes":4,"heads":[],"layer":"identity"})",
-       {std::string("argument 'classes=4': 'model.classes' is called 'model.num_classes") + kNow}},
-      {"argument-before-file",
-       R"({"num_classes": 5})",
-       {"classes=3"},
-       R"({"num_classes":3,"heads":[],"layer":"identity"})",
-       {std::string("argument 'classes=3': 'model.classes' is called 'model.num_classes") + kNow}},
-      {"argument-over-former",
-       R"({"classes": 5})",
-       {"num_classes=3"},
-       R"({"num_classes":3,"heads":[],"layer":"identity"})",
-       {std::string("argument-over-former:1:2: 'model.classes' is called 'model.num_classes") +
-        kNow}},
-  };
-  for (const RenamedCase& item : cases) {
-    SCOPED_TRACE(item.name);
-    Document document = Document::from_text(item.text, item.name);
-    for (const std::string& argument : item.arguments) document.set(argument);
+  using Texts = std::vector<std::string>;
+  // Each place is warned of once, so each case has a file of its own.
+  const auto check = [](const std::string& file, const std::string& text, const Texts& arguments,
+                        const std::string& settings, const Texts& wanted) {
+    SCOPED_TRACE(file);
+    Document document = Document::from_text(text, file);
+    for (const std::string& argument : arguments) document.set(argument);
     const Warnings warnings;
-    EXPECT_EQ(read(document.root()), item.settings);
-    EXPECT_EQ(read(document.root()), item.settings) << "the second time, without a warning";
-    EXPECT_THAT(warnings.texts(), ::testing::UnorderedElementsAreArray(item.warnings));
-  }
+    EXPECT_EQ(read(document.root()), settings);
+    EXPECT_EQ(read(document.root()), settings) << "the second time, without a warning";
+    EXPECT_THAT(warnings.texts(), ::testing::UnorderedElementsAreArray(wanted));
+  };
+  const auto warning = [](const std::string& place, const std::string& former,
+                          const std::string& present) {
+    return place + ": 'model." + former + "' is called 'model." + present +
+           "' now; the former name is still read";
+  };
+  const auto with_classes = [](int count) {
+    return fmt::format(R"({{"num_classes":{},"heads":[],"layer":"identity"}})", count);
+  };
+  check("present", R"({"num_classes": 5})", {}, with_classes(5), {});
+  check("former", R"({"classes": 5})", {}, with_classes(5),
+        {warning("former:1:2", "classes", "num_classes")});
+  check("list", "{\"heads\": [{\"width\": 3},\n  {\"size\": 4}]}", {},
+        R"({"num_classes":2,"heads":[{"width":3},{"width":4}],"layer":"identity"})",
+        {warning("list:2:4", "heads.1.size", "heads.1.width")});
+  check("choice", R"({"kind": "linear", "size": 6})", {},
+        R"({"num_classes":2,"heads":[],"layer":"linear","width":6})",
+        {warning("choice:1:20", "size", "width"), warning("choice:1:2", "kind", "layer")});
+  check("argument", "{}", {"classes=4"}, with_classes(4),
+        {warning("argument 'classes=4'", "classes", "num_classes")});
+  check("argument-before-file", R"({"num_classes": 5})", {"classes=3"}, with_classes(3),
+        {warning("argument 'classes=3'", "classes", "num_classes")});
+  check("argument-over-former", R"({"classes": 5})", {"num_classes=3"}, with_classes(3),
+        {warning("argument-over-former:1:2", "classes", "num_classes")});
 }
 
 TEST(RenamedFrom, RefusesBothKeysOfOneSetting) {

@@ -46,7 +46,7 @@ template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
   f("data", c.data, "dataset to train on", required);
   f("epochs", c.epochs, "how often the data is seen", at_least(1));
-  f("steps", c.steps, "or how many updates are made", at_least(1));
+  f("steps", c.steps, "or how many updates are made", at_least(1), known_as({"max_steps"}));
   f("optimizer", c.optimizer, "how to update");
   f("aux_losses", c.aux_losses, "weights of the auxiliary losses", at_least(0));
   f("router_optimizer", c.router_optimizer, "for the routers, when other");
@@ -69,7 +69,7 @@ struct RunConfig {
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {
   f("name", c.name, "of the run", not_empty);
-  f("seed", c.seed, "of everything random");
+  f("seed", c.seed, "of everything random", known_as({"random_state"}));
   f("verbose", c.verbose, "say more");
   f("model", c.model, "architecture, read by its family");
   f("phases", c.phases, "what is trained in turn", not_empty);
@@ -137,8 +137,7 @@ TEST(Schema, RoundTripsThroughJson) {
   EXPECT_EQ(to_json(OptimizerConfig{}).dump(),
             R"({"name":"sgd","lr":0.1,"momentum":0.9,"betas":[0.9,0.999],"warmup_steps":0})");
   EXPECT_TRUE(to_json(PhaseConfig{})["epochs"].is_null());
-  OptimizerConfig bad;
-  bad.lr = std::numeric_limits<double>::infinity();
+  const OptimizerConfig bad{.lr = std::numeric_limits<double>::infinity()};
   EXPECT_THAT(usage_of([&] { to_json(bad); }), HasSubstr("which JSON cannot represent"));
 }
 
@@ -237,19 +236,17 @@ TEST(Schema, OverridesAreCheckedLikeTheFile) {
   EXPECT_EQ(config.phases[1].optimizer.name, "adamw");
   EXPECT_FALSE(config.phases[0].epochs);
 
-  run.set("phases.0.optimizer.momentun=0");
-  EXPECT_EQ(usage_of([&] { parse<RunConfig>(run.root()); }),
-            "argument 'phases.0.optimizer.momentun=0': unknown key 'momentun' in "
-            "phases.0.optimizer; did you mean 'momentum'?");
-  Document other = Document::from_text(kFull, "recipe.json");
-  other.set("phases.1.optimiser.lr=1");
-  EXPECT_EQ(usage_of([&] { parse<RunConfig>(other.root()); }),
-            "argument 'phases.1.optimiser.lr=1': unknown key 'optimiser' in phases.1; did you "
-            "mean 'optimizer'?");
-  Document wrong = Document::from_text(kFull, "recipe.json");
-  wrong.set("seed=soon");
-  EXPECT_EQ(usage_of([&] { parse<RunConfig>(wrong.root()); }),
-            "argument 'seed=soon': 'seed' must be an integer, found the string \"soon\"");
+  for (const auto& [argument, problem] :
+       {std::pair("phases.0.optimizer.momentun=0",
+                  "unknown key 'momentun' in phases.0.optimizer; did you mean 'momentum'?"),
+        std::pair("phases.1.optimiser.lr=1",
+                  "unknown key 'optimiser' in phases.1; did you mean 'optimizer'?"),
+        std::pair("seed=soon", "'seed' must be an integer, found the string \"soon\"")}) {
+    Document changed = run;
+    changed.set(argument);
+    EXPECT_EQ(usage_of([&] { parse<RunConfig>(changed.root()); }),
+              fmt::format("argument '{}': {}", argument, problem));
+  }
 }
 
 TEST(Schema, NamesStartWithTheGivenPath) {
@@ -289,6 +286,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   }
   EXPECT_EQ(keys("phases.optimizer").size(), 6U);
   EXPECT_EQ(keys("seed"), std::vector<std::string>{"seed"});
+  EXPECT_EQ(keys("random_state"), std::vector<std::string>{"seed"});
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
@@ -304,7 +302,8 @@ TEST(Schema, AKeyWithoutItsGroupsIsOfferedWithThem) {
   for (const auto& [key, meant] :
        {std::pair("lr", "phases.N.optimizer.lr"),
         std::pair("warm", "phases.N.optimizer.warmup_steps"),
-        std::pair("momentun", "phases.N.optimizer.momentum"), std::pair("sed", "seed")}) {
+        std::pair("momentun", "phases.N.optimizer.momentum"), std::pair("sed", "seed"),
+        std::pair("max_steps", "phases.N.steps"), std::pair("random_state", "seed")}) {
     EXPECT_EQ(parse_error<RunConfig>(fmt::format("{{\"{}\": 1}}", key)),
               fmt::format("{}'{}'; did you mean '{}'?", wrong, key, meant));
   }

@@ -121,6 +121,7 @@ struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool is_common = false;
   std::vector<std::string> former_keys = {};  ///< Last part of the key in earlier versions.
+  std::vector<std::string> other_names = {};  ///< Names of the setting in other libraries.
   std::string choice = {};  ///< Choice that has the setting: "kind 'solve'"; "": all.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
@@ -391,7 +392,8 @@ class HelpFields {
     const std::string key = join_path(prefix_, name);
     const Rules all = Rules::all(rules...);
     rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                     all.text(), std::string(description), all.is_common, all.former_keys});
+                     all.text(), std::string(description), all.is_common, all.former_keys,
+                     all.other_names});
     if constexpr (Described<T>) {
       add_help(key, field, rows_);
     } else {
@@ -406,7 +408,7 @@ class HelpFields {
     const Rules all = Rules::all(rules...);
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
                      one_of(names_of(choices)).text(), std::string(description), all.is_common,
-                     all.former_keys});
+                     all.former_keys, all.other_names});
     for (NamedSettings choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);

@@ -68,6 +68,7 @@ struct Rules {
   std::string choices_text;  // Text of many choices for help; empty: all of them.
   std::optional<double> above, at_least, below, at_most;
   std::vector<std::string> former_keys;  // Keys of the setting in earlier versions.
+  std::vector<std::string> other_names;  // Names of the setting in other libraries.
 
   /// Returns these rules together.
   template <class... R>
@@ -103,6 +104,8 @@ Rules below(double limit);               ///< Requires x < limit.
 Rules at_most(double limit);             ///< Requires x <= limit.
 Rules between(double low, double high);  ///< Requires low <= x <= high.
 Rules renamed_from(std::string key);     ///< Reads a former key too, with a warning.
+/// Suggests the setting to whoever gives it the name that it has in another library.
+Rules known_as(std::vector<std::string> names);
 
 /// An inconsistency between settings ("" if there is none) and the offending settings, as dotted
 /// paths below the struct. The error points at one of these, preferably at one given on the command

@@ -62,8 +62,9 @@ HelpRows help_rows(const std::string& path = {}) {
 HelpRows help_rows_at(const HelpRows& rows, const std::string& path);
 
 /// Returns the settings that a key without its groups means: those whose path ends in `name` ("lr",
-/// "optimizer.lr"), or did in earlier versions. Without any, and unless an outermost key is near,
-/// returns those whose last part begins with `name` or is near. "batch" is "phases.N.batch_size".
+/// "optimizer.lr"), or did in earlier versions, and those known as `name` elsewhere. Without any,
+/// and unless an outermost key is near, returns those whose last part begins with `name` or is
+/// near. "batch" is "phases.N.batch_size".
 HelpRows help_rows_matching(const HelpRows& rows, const std::string& name);
 
 /// Returns text of at most 100 columns: type, default, allowed values and meaning of each setting.

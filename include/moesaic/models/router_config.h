@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,7 +68,8 @@ void describe(auto& f, RouteOptions& c) {
     "and expert_choice",
     one_of({"token_choice", "expert_choice", "threshold", kTokenChoice, kExpertChoice, kAdaptive}));
   c.kind = routing_kind_from_name(name);
-  f("num_selected_experts", c.k, "number of experts per token (top-k)", between(1, kMaxExperts));
+  f("num_selected_experts", c.k, "number of experts per token (top-k)", between(1, kMaxExperts),
+    known_as({"top_k", "topk", "num_experts_per_tok", "moe_top_k"}));
   f("num_selected_tokens", c.l,
     "number of tokens of a group that each expert selects, in expert choice; 0: as many as its "
     "capacity",

@@ -177,33 +177,36 @@ void describe(auto& f, GradientConfig& c) {
     "number of training samples, drawn by the run's seed, equally many of each class where there "
     "are enough; a larger number includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
-  f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common);
+  f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common,
+    known_as({"per_device_train_batch_size", "train_batch_size"}));
   f("drop_last", c.drop_last,
     "omission of an epoch's last batch where it is smaller than batch_size; false: a step on it, "
     "which needs one process and no micro-batches");
   f("gradient_accumulation_steps", c.gradient_accumulation_steps,
     "number of micro-batches of equal size per step, whose gradients are averaged",
-    between(1, kMaxBatchSize), renamed_from("accumulate"));
+    between(1, kMaxBatchSize), renamed_from("accumulate"),
+    known_as({"accum_steps", "grad_accum_steps"}));
   f("micro_batch_order", c.micro_batch_order,
     "images of a micro-batch: consecutive ones of the batch or, as in V-MoE's trainer, ones whose "
     "indices differ by the number of micro-batches (strided)",
     one_of({kConsecutive, kStrided}), renamed_from("accumulate_order"));
   f("optimizer", c.optimizer, "optimizer of the parameters");
   f("optimizers", c.optimizers, "further optimizers for some of the parameters; empty: none");
-  f("schedule", c.schedule, "learning rate schedule of the phase");
+  f("schedule", c.schedule, "learning rate schedule of the phase",
+    known_as({"lr_scheduler", "lr_scheduler_type", "scheduler"}));
   f("stop", c.stop,
     "conditions on a step's loss, either of which ends the phase before the step, unless the loss "
     "is the smallest so far; null: none");
   f("gradient_scale", c.gradient_scale,
     "factors on gradients by parameter, before clipping; empty: none");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
-    common);
+    common, known_as({"clip_grad", "grad_clip", "gradient_clip_val", "max_grad_norm"}));
   f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",
     at_least(0.0));
   f("ema_decay", c.ema_decay,
     "decay d of an average of the weights, d * average + (1 - d) * weights after each step; the "
     "phase evaluates, saves as best and ends with that average; 0: none",
-    at_least(0.0), below(1.0));
+    at_least(0.0), below(1.0), known_as({"model_ema", "model_ema_decay"}));
   f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
   f("augment", c.augment, "random augmentation of the images");
 }

@@ -129,11 +129,12 @@ struct ClassificationObjectiveConfig {
 };
 void describe(auto& f, ClassificationObjectiveConfig& c) {
   f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes; 0: none",
-    at_least(0.0), below(1.0));
+    at_least(0.0), below(1.0), known_as({"smoothing"}));
   f("aux_losses", c.aux_losses,
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
     "switch_balance_logit; empty: none",
-    at_least(0.0));
+    at_least(0.0),
+    known_as({"aux_loss", "balance_loss", "load_balancing", "router_aux_loss_coef", "z_loss"}));
   f("distill", c.distill,
     "distillation from another network, such as the unpruned one; null: none");
 }
@@ -159,7 +160,7 @@ std::map<std::string, double> aux_loss_weights(const std::map<std::string, doubl
 
 /// Throws Error (usage), with the location of the setting, for a weight above 0 of a loss that
 /// would be 0 at every step of the phase. A load loss that the model's own settings weigh is only
-/// warned of, since they say that there is none without noise, and they are idle without a MoE
+/// warned of, since they say that there is none without noise, and they are idle without an MoE
 /// layer. Warns of a trained router that gets no gradient, since its gates are 1 and it has no
 /// auxiliary loss.
 void check_aux_losses(const std::map<std::string, double>& phase, const SettingLocations& locations,

@@ -82,9 +82,9 @@ void describe(auto& f, PhaseConfig& c) {
     common);
   f("epochs", c.epochs,
     "length in epochs, passes over the data, instead of steps; null: given by steps",
-    between(0, kMaxSteps), common);
+    between(0, kMaxSteps), common, known_as({"num_epochs", "max_epochs", "num_train_epochs"}));
   f("steps", c.steps, "length in steps, instead of epochs; null: given by epochs",
-    between(0, kMaxSteps), common);
+    between(0, kMaxSteps), common, known_as({"num_steps", "max_steps"}));
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,
@@ -114,13 +114,11 @@ const Config& settings_of(const PhaseConfig& phase) {
 
 /// Runs `action` and adds the location of the setting to a usage error that it throws, and to any
 /// error where the setting is an argument, which is what was changed last.
-auto at_location(const std::string& place, auto&& action) {
-  try {
-    return action();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::usage && !place.starts_with("argument '")) throw;
-    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()));
-  }
+auto at_location(const std::string& place, auto&& action) try {
+  return action();
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::usage && !place.starts_with("argument '")) throw;
+  throw Error(error.kind(), fmt::format("{}: {}", place, error.what()));
 }
 
 /// Locations of the settings of a phase and of the model that it trains, for messages.

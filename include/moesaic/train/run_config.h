@@ -37,25 +37,28 @@ void describe(auto& f, RunConfig& c) {
   f("name", c.name, "name of the run, and of its folder without --out", required, not_empty,
     common);
   f("seed", c.seed, "seed of all random number generators", at_least(0), common);
-  f("init", c.init, "checkpoint or run to start from; empty: a new network", common);
+  f("init", c.init, "checkpoint or run to start from; empty: a new network", common,
+    known_as({"pretrained", "initial_checkpoint"}));
   f("model", c.model, "network (moesaic list models); null: that of init", common);
   f("precision", c.precision,
     "dtype of matmuls, float32 or bfloat16; bfloat16 only where rounding does little harm: "
     "parameters, router, losses and optimizer stay float32",
-    one_of({"float32", "bfloat16"}), common);
+    one_of({"float32", "bfloat16"}), common,
+    known_as({"amp", "amp_dtype", "bf16", "dtype", "mixed_precision"}));
   f("tf32", c.tf32,
     "rounding to TF32 (10 bits of mantissa) of the inputs of float32 matmuls and convolutions on a "
     "GPU: several times faster");
   f("activation_checkpointing", c.activation_checkpointing,
     "activation checkpointing of each block: less memory, more time (only its input is kept, the "
     "rest is recomputed in backward)",
-    renamed_from("recompute"));
+    renamed_from("recompute"), known_as({"grad_checkpointing", "gradient_checkpointing"}));
   f("deterministic", c.deterministic,
     "deterministic algorithms on a GPU, for bit-identical runs as on a CPU: slower, and "
     "CUBLAS_WORKSPACE_CONFIG=:4096:8 must be set in the environment");
   f("num_loader_threads", c.num_loader_threads,
     "number of threads that make batches; results are bit-identical for any number",
-    between(0, 1024), renamed_from("loader_threads"));
+    between(0, 1024), renamed_from("loader_threads"),
+    known_as({"num_workers", "workers", "dataloader_num_workers"}));
   f("log_every", c.log_every, "interval in steps between two lines of metrics",
     between(1, kMaxSteps), common);
   f("checkpoint_every", c.checkpoint_every,
@@ -97,12 +100,10 @@ Json with_absolute_names(Json started);
 /// Returns stored settings with the defaults of those that a later version added; what cannot be
 /// read is returned as it is.
 template <class T>
-Json with_current_settings(const Json& stored) {
-  try {
-    return to_json(parse<T>(Value::from_json(stored, "stored settings")));
-  } catch (const Error&) {
-    return stored;
-  }
+Json with_current_settings(const Json& stored) try {
+  return to_json(parse<T>(Value::from_json(stored, "stored settings")));
+} catch (const Error&) {
+  return stored;
 }
 
 /// Returns the settings of a stored run by which its results can differ, as this version writes

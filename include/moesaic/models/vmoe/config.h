@@ -79,7 +79,7 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "indices of the blocks (from 0) whose MLP is a mixture of experts; empty: none",
     between(0, kMaxLayers - 1));
   f("num_experts", c.num_experts, "number of experts per layer, of all ensemble members together",
-    between(1, kMaxExperts));
+    between(1, kMaxExperts), known_as({"n_experts", "num_local_experts"}));
   f("ensemble_size", c.ensemble_size,
     "number of ensemble members, among which the experts are divided; the network returns a row of "
     "logits per image and member (e3)",
@@ -144,9 +144,12 @@ struct VMoEEncoderConfig {
   int64_t expert_dim() const { return moe.mlp_dim.value_or(mlp_dim); }
 };
 void describe(auto& f, VMoEEncoderConfig& c) {
-  f("num_layers", c.num_layers, "number of transformer blocks", between(1, kMaxLayers));
-  f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth));
-  f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
+  f("num_layers", c.num_layers, "number of transformer blocks", between(1, kMaxLayers),
+    known_as({"depth", "num_hidden_layers"}));
+  f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth),
+    known_as({"num_attention_heads"}));
+  f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth),
+    known_as({"intermediate_size", "mlp_ratio"}));
   f("activation", c.activation,
     "activation function of MLPs and experts: GELU by tanh, or exact by erf (gelu)",
     one_of({"gelu_tanh", "gelu"}));
@@ -266,7 +269,8 @@ void describe(auto& f, VMoEConfig& c) {
   f("stem", c.stem,
     "convolutions (3 x 3) before the patch embedding, each with a normalization and ReLU; their "
     "strides divide patch_size, which counts pixels of the image; empty: none");
-  f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
+  f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth),
+    known_as({"d_model", "embed_dim", "width"}));
   f("num_classes", c.num_classes,
     "number of classes; 0: no head, the network returns the head's input", between(0, kMaxWidth),
     renamed_from("classes"));

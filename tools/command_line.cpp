@@ -287,16 +287,6 @@ void log_written(const fs::path& path) {
            bytes_text(static_cast<double>(bytes)));
 }
 
-int unless_stopped(const std::function<void()>& action) {
-  try {
-    action();
-    return 0;
-  } catch (const Stopped& stopped) {
-    log_info("stopped; nothing was written");
-    return 128 + stopped.signal;
-  }
-}
-
 void add_topic_help(CLI::App& verb, const std::string& help,
                     std::function<std::string(const std::vector<std::string>& words)> topic) {
   verb.set_help_flag();

@@ -112,14 +112,6 @@ void require_single_process(std::string_view verb);
 /// Logs what was written and its size: a file, a folder, or files that begin with `path`.
 void log_written(const fs::path& path);
 
-/// Ends what a signal stopped.
-struct Stopped {
-  int signal = 0;
-};
-
-/// Returns 0 after `action`, or 128 + the signal where it throws Stopped, after saying so.
-int unless_stopped(const std::function<void()>& action);
-
 /// Declares -h and --help, which may be followed by words; without any, the help of the subcommand
 /// and what `topic` says of no words are printed.
 void add_topic_help(CLI::App& verb, const std::string& help,
@@ -130,7 +122,8 @@ void remember_call(const char* program);
 const std::string& called_as();
 
 // The subcommands of the program, one file each. A subcommand declares its options and a callback;
-// what the callback throws as Error becomes one line on standard error and the exit code.
+// what the callback throws as Error becomes one line on standard error and the exit code,
+// and as Stopped, having written nothing, 128 + the signal.
 
 /// `exit_code` is 0 and may be raised by a subcommand's callback, e.g. to 130 after a run stopped
 /// by a signal.

@@ -66,14 +66,9 @@ std::string default_folder(const std::string& name) {
   return portable_name(stem + "-shards");
 }
 
-void pack_data(const PackArguments& arguments, int& exit_code) {
+void pack_data(const PackArguments& arguments) {
   const std::string out = arguments.out.empty() ? default_folder(arguments.name) : arguments.out;
   const PackResult result = pack_dataset(arguments.name, out, arguments.options);
-  if (result.signal != 0) {
-    log_warning("stopped: nothing is written");
-    exit_code = 128 + result.signal;
-    return;
-  }
   for (const PackedSplit& split : result.splits) {
     std::cout << fmt::format(
         "{:<10} {} in {}, {}{}\n", escaped(split.split), count_text(split.num_images, "image"),
@@ -86,7 +81,7 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
                            escaped(result.description.string()));
 }
 
-void add_pack(CLI::App& verb, int& exit_code) {
+void add_pack(CLI::App& verb) {
   auto* command = add_verb(verb, "pack", "Pack a dataset's images into tar shards.",
                            "data pack ./photos/ --shards 128 --size 256");
   auto arguments = std::make_shared<PackArguments>();
@@ -115,9 +110,9 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->capture_default_str();
   add_text(*command, "--out", arguments->out, "DIR",
            "folder of the shards and of their description, named after it (NAME-shards)");
-  command->callback([arguments, &exit_code] {
+  command->callback([arguments] {
     require_single_process("data pack");
-    pack_data(*arguments, exit_code);
+    pack_data(*arguments);
   });
 }
 
@@ -138,7 +133,7 @@ void add_data(CLI::App& app, int& exit_code) {
   with_name("fetch", "Download a dataset and check its SHA-256.", fetch_data);
   with_name("verify", "Compare a dataset's files with their SHA-256, or decode its images.",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
-  add_pack(*verb, exit_code);
+  add_pack(*verb);
   // Not before the commands, which take the flag over.
   add_topic_help(
       *verb,

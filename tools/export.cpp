@@ -88,9 +88,7 @@ void export_model(const ExportArguments& arguments) {
   checkpoint.model.clear();  // The model holds copies.
   const StopSignal stop;
   ExportOptions options = arguments.options;
-  options.poll = [&] {
-    if (stop.is_requested()) throw Stopped{stop.number()};
-  };
+  options.poll = [&] { stop.check(); };
   ExportInfo info = export_info(checkpoint, *model);
   if (arguments.with_preprocessing) info = with_preprocessing(std::move(info));
   format.write(*model, info, options);
@@ -99,7 +97,7 @@ void export_model(const ExportArguments& arguments) {
 
 }  // namespace
 
-void add_export(CLI::App& app, int& exit_code) {
+void add_export(CLI::App& app, int& /*exit_code*/) {
   constexpr const char* kNotes =
       "PyTorch has deprecated TorchScript as of version 2.11. Keep an export of format\n"
       "safetensors beside a TorchScript file: weights, config.json, labels.json and\n"
@@ -130,9 +128,9 @@ void add_export(CLI::App& app, int& exit_code) {
           formats_with(&ExportFormat::has_preprocessing));
   add_precision(*verb, arguments->precision, {"float32", "int8"});
   add_trust(*verb, arguments->trust);
-  verb->callback([arguments, &exit_code] {
+  verb->callback([arguments] {
     require_single_process("export");
-    exit_code = unless_stopped([&] { export_model(*arguments); });
+    export_model(*arguments);
   });
 }
 

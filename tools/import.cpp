@@ -97,7 +97,7 @@ void import_checkpoint(ImportArguments arguments) {
   const StopSignal stop;
   Progress bar({.label = "import", .unit = "MB"});
   arguments.options.progress = [&](uint64_t done, uint64_t total) {
-    if (stop.is_requested()) throw Stopped{stop.number()};
+    stop.check();
     if (total < kLarge) return;
     bar.show(static_cast<int64_t>(done / kMegabyte), static_cast<int64_t>(total / kMegabyte));
     if (done == total) bar.finish();
@@ -131,7 +131,7 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
 
 }  // namespace
 
-void add_import(CLI::App& app, int& exit_code) {
+void add_import(CLI::App& app, int& /*exit_code*/) {
   constexpr const char* kNotes =
       "With --classes, arrays named 'head' are dropped. With --classes or --image-size, the\n"
       "position embedding is resized and routers are reshaped for an ensemble, as the released\n"
@@ -180,10 +180,10 @@ void add_import(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print one JSON document: the result");
   add_vit_options(*verb, arguments->vit);
-  verb->callback([arguments, verb, &exit_code] {
+  verb->callback([arguments, verb] {
     require_single_process("import");
     check_format(*verb, arguments->format);
-    exit_code = unless_stopped([&] { import_checkpoint(*arguments); });
+    import_checkpoint(*arguments);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "command_line.h"
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/signal.h"
 #include "moesaic/formats/image.h"
 #include "runtime.h"
 
@@ -93,6 +94,9 @@ int run_or_explain(int argc, char** argv) {
     const bool usage = error.kind() == moesaic::ErrorKind::usage;
     usage ? tools::log_usage_error(error.what()) : log_failure(error.what());
     return error.exit_code();
+  } catch (const moesaic::Stopped& stopped) {
+    moesaic::log_info("stopped; nothing was written");
+    return 128 + stopped.signal;
   } catch (const c10::Error& error) {
     log_failure(without_jargon(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {

@@ -70,7 +70,7 @@ ExpertStatistics calibrate_with_bar(const PruneArguments& arguments, const Check
                                     .batch_size = trained_batch_size(checkpoint),
                                     .seed = arguments.options.prune.seed,
                                     .progress = [&](int64_t done, int64_t total) {
-                                      if (stop.is_requested()) throw Stopped{stop.number()};
+                                      stop.check();
                                       bar.show(done, total);
                                     }});
   if (!arguments.save_calibration.empty()) {
@@ -172,7 +172,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
     Progress bar({.label = "search", .unit = "networks"});
     search.progress = [&](int64_t done, int64_t at_most) {
       bar.show(done, at_most);
-      if (stop.is_requested()) throw Stopped{stop.number()};
+      stop.check();
     };
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
@@ -315,7 +315,7 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 }  // namespace
 
-void add_prune(CLI::App& app, int& exit_code) {
+void add_prune(CLI::App& app, int& /*exit_code*/) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
@@ -335,9 +335,9 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_trust(*verb, options.trust);
   verb->add_flag("--dry-run", options.dry_run, "print the plan without writing a checkpoint");
   verb->add_flag("--json", arguments->json, "print one JSON document: the plan");
-  verb->callback([arguments, verb, &exit_code] {
+  verb->callback([arguments, verb] {
     require_single_process("prune");
-    exit_code = unless_stopped([&] { prune(*arguments, *verb); });
+    prune(*arguments, *verb);
   });
 }
 

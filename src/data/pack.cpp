@@ -36,14 +36,12 @@ struct PackedImage {
 };
 
 /// Returns the shorter side of a file's image. Throws ImageError for what is no image.
-int64_t shorter_side(const EncodedImage& file) {
-  try {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
-    const ImageDecoder decoder({bytes, file.bytes.size()}, file.applies_exif);
-    return std::min(decoder.height(), decoder.width());
-  } catch (const Error& error) {
-    throw ImageError(fmt::format("{}: {}", file.name, error.what()));
-  }
+int64_t shorter_side(const EncodedImage& file) try {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
+  const ImageDecoder decoder({bytes, file.bytes.size()}, file.applies_exif);
+  return std::min(decoder.height(), decoder.width());
+} catch (const Error& error) {
+  throw ImageError(fmt::format("{}: {}", file.name, error.what()));
 }
 
 /// Returns an image's pixels, its shorter side `size` or as large as it is.
@@ -159,7 +157,7 @@ class SplitPacking {
         order_(permutation(data.size(), options.seed, stream_id("pack." + data.info().split))),
         written_(static_cast<size_t>(shards)) {}
 
-  /// Returns the shards, or nothing after a signal.
+  /// Returns the shards. Throws Stopped after a signal.
   std::vector<ShardFile> run() {
     if (options_.show_progress) {
       progress_.emplace(ProgressOptions{.label = data_.info().split, .total = data_.size()});
@@ -174,7 +172,7 @@ class SplitPacking {
         throw;
       }
     });
-    if (stop_.is_requested()) return {};
+    stop_.check();
     if (progress_) progress_->finish();
     for (const ShardFile& shard : written_) {
       if (shard.num_images == 0)
@@ -285,7 +283,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
   const std::string packed_name = place.filename().string();
   StagedDirectory staged(place);
   const StopSignal stop;
-  PackResult result{place / (packed_name + ".json"), {}, 0};
+  PackResult result{place / (packed_name + ".json"), {}};
   Json json = description_of(packed_name, name, *sources.front(), options);
   for (const Source& source : sources) {
     const std::string& split = source->info().split;
@@ -294,10 +292,6 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
         std::max<int64_t>(1, (source->size() * options.num_shards + largest - 1) / largest);
     SplitPacking packing(*source, staged.path(), shards, options, stop);
     const std::vector<ShardFile> written = packing.run();
-    if (stop.is_requested()) {
-      result.signal = stop.number();
-      return result;
-    }
     PackedSplit packed{split, std::ssize(written), 0, 0, packing.skipped()};
     for (const ShardFile& shard : written) {
       packed.num_images += shard.num_images;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/signal.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/train/run_config.h"
 
@@ -11,9 +12,6 @@ namespace moesaic {
 
 /// Is told how many images a run has taken; returns whether it is to go on.
 using ImageCallback = std::function<bool(int64_t images)>;
-
-/// Ends a run that a signal stopped.
-struct Stopped {};
 
 /// What a run comes to, by row of the results.
 using RunResult = std::map<std::string, RunRecord>;

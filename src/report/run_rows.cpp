@@ -12,7 +12,6 @@
 
 #include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
@@ -266,22 +265,23 @@ std::string headline(const MeasuredRow& row, const RunRecord& record) {
 class DistributedRuns {
  public:
   DistributedRuns(const PreparedRuns& runs, const ReproduceOptions& options)
-      : runs_(runs), options_(options), check_([this](const std::string& row, const Json& entry) {
-          const auto found = filled_.find(row);
-          return found == filled_.end() ? "" : record_problem(*found->second, entry);
-        }) {
+      : runs_(runs), options_(options) {
     for (const PreparedRow& row : runs.rows) {
       for (const MeasuredRow& filled : row.result_rows) filled_[filled.name] = &filled;
     }
+    const RunLog::Check check = [this](const std::string& row, const Json& entry) {
+      const auto found = filled_.find(row);
+      return found == filled_.end() ? "" : record_problem(*found->second, entry);
+    };
     if (is_rank_zero()) {
       lock_.emplace(hold_folder(options.out, runs.settings));
-      log_.emplace(file_of(0), check_);
-      log_->merge(files_of_others(), check_);
+      log_.emplace(file_of(0), check);
+      log_->merge(files_of_others());
     }
     wait();
     if (!is_rank_zero()) {
-      log_.emplace(file_of(0), check_, /*is_own=*/false);
-      own_.emplace(file_of(rank()), check_);
+      log_.emplace(file_of(0), check, /*is_own=*/false);
+      own_.emplace(file_of(rank()), check);
     }
     wait();  // All of them know the same runs.
   }
@@ -321,7 +321,7 @@ class DistributedRuns {
       const std::string own = own_ ? own_->text() : "{}";
       for (const std::string& text : processes()->world().all_gather_strings(own)) {
         const Value entries = parse_stored(text, "a process", kMaxListBytes);
-        const std::string wrong = log_->take(entries.to_json(), check_);
+        const std::string wrong = log_->take(entries.to_json());
         if (!wrong.empty()) fail("a process sent a run that does not fit: {}", wrong);
       }
     }
@@ -391,7 +391,6 @@ class DistributedRuns {
 
   const PreparedRuns& runs_;
   const ReproduceOptions& options_;
-  RunLog::Check check_;
   std::map<std::string, const MeasuredRow*> filled_;
   std::optional<LockFile> lock_;
   std::optional<RunLog> log_, own_;  ///< What is made, and what another process than 0 adds.

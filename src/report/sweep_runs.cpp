@@ -68,7 +68,7 @@ MeasuredTable accuracy_by_class(const std::vector<std::string>& classes, const E
   MeasuredTable table{{"pruned", "recovered"}, classes, {}};
   for (const ConfusionMatrix* counts : {&pruned.confusion, &recovered.confusion}) {
     std::vector<double>& row = table.values.emplace_back();
-    for (int64_t c = 0; c < static_cast<int64_t>(classes.size()); ++c) {
+    for (int64_t c = 0; c < std::ssize(classes); ++c) {
       row.push_back(100.0 * static_cast<double>(counts->count(c, c)) /
                     static_cast<double>(std::max<int64_t>(1, counts->num_images(c))));
     }
@@ -170,7 +170,7 @@ class Sweep {
  private:
   /// Returns true. Throws Stopped where a signal stops the sweep.
   bool go_on() const {
-    if (options_.stop != nullptr && options_.stop->is_requested()) throw Stopped{};
+    if (options_.stop != nullptr) options_.stop->check();
     return true;
   }
 
@@ -225,13 +225,12 @@ class Sweep {
   void complete(const RunConfig& run, const fs::path& folder, bool progress) const {
     go_on();
     if (fs::exists(folder / "checkpoints" / run.phases.back().name)) return;
-    TrainerOptions options;
-    options.out = folder;
-    options.resume = fs::exists(folder) && !fs::is_empty(folder);
-    options.stop = options_.stop;
-    options.show_progress = progress;
-    options.device = options_.device;
-    options.open = opener_of(datasets_);
+    const TrainerOptions options{.out = folder,
+                                 .resume = fs::exists(folder) && !fs::is_empty(folder),
+                                 .device = options_.device,
+                                 .stop = options_.stop,
+                                 .show_progress = progress,
+                                 .open = opener_of(datasets_)};
     if (Trainer(run, options).run().signal != 0) throw Stopped{};
   }
 
@@ -290,22 +289,18 @@ class Sweep {
     go_on();
     const fs::path out = start_of(network, index);
     if (network.criterion.empty() || fs::exists(out)) return;
-    PruneCheckpointOptions options;
-    options.finetuned = phase_checkpoint(train_.phases.back(), index);
     const CriterionChoice choice = config_.choice(network.criterion);
-    if (criterion_of(choice.criterion).needs_pretrained) {
-      options.pretrained = pretrained(index);
-    }
-    options.out = out;
-    options.prune.criterion = choice.criterion;
-    options.prune.replace = choice.replace;
-    options.prune.keep = network.size.keep;
-    options.prune.seed = static_cast<uint64_t>(train_.seed + index);
-    options.calibrate = [&](const Checkpoint&, Model& model) {
-      return use_of_experts(model, index);
-    };
-    options.device = options_.device;
-    prune_checkpoint(options);
+    const bool compares = criterion_of(choice.criterion).needs_pretrained;
+    prune_checkpoint(
+        {.finetuned = phase_checkpoint(train_.phases.back(), index),
+         .pretrained = compares ? pretrained(index) : fs::path(),
+         .out = out,
+         .prune = {.criterion = choice.criterion,
+                   .keep = network.size.keep,
+                   .replace = choice.replace,
+                   .seed = static_cast<uint64_t>(train_.seed + index)},
+         .calibrate = [&](const Checkpoint&, Model& model) { return use_of_experts(model, index); },
+         .device = options_.device});
   }
 
   RunConfig recovery_of(const Network& network, int64_t index) const {

@@ -5,6 +5,11 @@
 
 namespace moesaic {
 
+/// Ends work that a signal stopped.
+struct Stopped {
+  int signal = 0;
+};
+
 /// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is recorded and, where information is
 /// logged, said in a line on standard error, so that work can stop at a safe point and save;
 /// recorded only is a SIGPIPE of standard output or standard error, whose reader has closed them.
@@ -27,6 +32,10 @@ class StopSignal {
   bool is_requested() const noexcept { return number() != 0; }
   /// Returns the signal, or 0 if none was received.
   int number() const noexcept;
+  /// Throws Stopped if a signal was received.
+  void check() const {
+    if (is_requested()) throw Stopped{number()};
+  }
 };
 
 }  // namespace moesaic

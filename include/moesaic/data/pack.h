@@ -32,7 +32,6 @@ struct PackedSplit {
 struct PackResult {
   fs::path description;  ///< OUT/NAME.json, which opens the packed dataset.
   std::vector<PackedSplit> splits;
-  int signal = 0;  ///< Signal that stopped it, after which nothing is written; 0: none.
 };
 
 /// Writes the folder `out`, whose last part names the packed dataset: its shards
@@ -41,7 +40,8 @@ struct PackResult {
 /// no files become PNG. An image that cannot be read is named and left out; more than 1 %, and more
 /// than one, are an Error. The folder appears as a whole or not at all. Throws Error: usage for a
 /// name or split that is unknown, inputs that are no images with classes, more shards than images,
-/// an `out` that exists; failure for what cannot be read or written.
+/// an `out` that exists; failure for what cannot be read or written. Throws Stopped
+/// after a signal, having written nothing.
 PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOptions& options);
 
 }  // namespace moesaic

@@ -41,7 +41,7 @@ def experts_of(mlp: nn.Module, **options) -> MoE:
 
 def upcycle(model: Network, blocks: Iterable[int], experts: int = 8, k: int = 2, capacity_factor: float = 0.0,
             noise: float = 1.0) -> Network:
-    """Replaces timm's `model.blocks[i].mlp` by a MoE layer, in place, and returns the model.
+    """Replaces timm's `model.blocks[i].mlp` by an MoE layer, in place, and returns the model.
 
     Every expert is a copy of the MLP, the gates of a token sum to 1 and no token is dropped, so that the network
     computes what it did before; experts diverge in training on different tokens (sparse upcycling, arXiv

@@ -193,9 +193,8 @@ bool is_portable_name(std::string_view name) {
 }
 
 std::string portable_name(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !is_plain(static_cast<unsigned char>(c)); },
-      '-');
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return !is_plain(c); }, '-');
   if (name.empty() || name.front() == '.') name.insert(0, "-");
   name.resize(std::min(name.size(), kMaxNameBytes));
   return name;

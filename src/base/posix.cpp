@@ -42,10 +42,9 @@ std::optional<std::string> holder(int fd) {
 }  // namespace
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
+  const int fd = other.release();  // May be of this very object.
+  reset();
+  fd_ = fd;
   return *this;
 }
 

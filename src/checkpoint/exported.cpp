@@ -128,9 +128,7 @@ Json config_of(const Texts& texts, const fs::path& from) {
 /// Reads what an archive says of its network and, where `tensors` are wanted, these. No code is
 /// run, but LibTorch's unpickler, which was not made for what a stranger writes, reads tensors.
 Checkpoint load_archive(const fs::path& file, bool tensors) {
-  Checkpoint checkpoint;
-  checkpoint.folder = file;
-  checkpoint.state = Json::object();
+  Checkpoint checkpoint{.state = Json::object(), .folder = file};
   try {
     Archive reader(file.string());
     checkpoint.config = config_of(texts_in_archive(reader, file), file);
@@ -212,8 +210,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
         "--format safetensors --out FOLDER",
         path.string());
   }
-  Checkpoint checkpoint;
-  checkpoint.folder = path;
+  Checkpoint checkpoint{.state = Json::object(), .folder = path};
   const fs::path weights = weights_file(checkpoint);
   const Texts texts = weights == path ? open_tensors(path).metadata : texts_beside(path);
   if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
@@ -225,7 +222,6 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     fail_usage("{}: its metadata has no model configuration under 'config'", path.string());
   }
   checkpoint.config = config_of(texts, path);
-  checkpoint.state = Json::object();
   if (options.load_model) checkpoint.model = read_weights(weights, options.mmap);
   return checkpoint;
 }

@@ -112,7 +112,7 @@ void check_files(const fs::path& folder, const Manifest& manifest,
   constexpr int64_t kWorthAThread = int64_t{1} << 20;
   int64_t bytes = 0;
   for (const auto& [name, entry] : files) bytes += std::min(entry.size, kWorthAThread);
-  const auto count = static_cast<int64_t>(files.size());
+  const int64_t count = std::ssize(files);
   std::vector<std::exception_ptr> errors(files.size());
   at::parallel_for(0, count, bytes < kWorthAThread ? count : 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {

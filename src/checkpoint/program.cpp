@@ -25,20 +25,18 @@ namespace {
 /// Calls LibTorch, whose errors become one line.
 template <class Call>
 auto in_one_line(const fs::path& file, const char* what, const Call& call) {
-  const auto failed = [&](const std::string& text) {
-    fail("{}: LibTorch {} {}: {}", file.string(), TORCH_VERSION, what,
-         one_line(text.substr(0, text.find('\n'))));
-  };
+  std::string problem;
   try {
     return call();
   } catch (const c10::Error& error) {
-    failed(error.what_without_backtrace());
+    problem = error.what_without_backtrace();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    failed(error.what());
+    problem = error.what();
   }
-  fail("{}: the file is not a program (.pt2)", file.string());
+  fail("{}: LibTorch {} {}: {}", file.string(), TORCH_VERSION, what,
+       one_line(problem.substr(0, problem.find('\n'))));
 }
 
 /// Adds copies of all tensors: the next run may use their memory again.

@@ -26,7 +26,7 @@ void write_json(const fs::path& folder, const std::string& name, const Json& jso
   const fs::path path = folder / name;
   try {
     const std::string text = json.dump(2) + "\n";
-    write_atomic(path, std::string_view(text));
+    write_atomic(path, text);
     manifest.files[name] = {std::ssize(text), sha256_hex(std::as_bytes(std::span(text)))};
   } catch (const Json::exception& error) {
     fail("{}: cannot be written as JSON: {}", without_staging(path).string(), error.what());
@@ -65,7 +65,7 @@ std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& sha
   std::map<std::string, FileContent> files;
   std::vector<bool> there(shards.size());
   for (const WrittenShard& shard : shards) {
-    const auto count = static_cast<int64_t>(shards.size());
+    const int64_t count = std::ssize(shards);
     if (shard.num_shards != count) {
       fail_usage("{}: {} to publish, one of which is of {}", folder.string(),
                  count_text(count, "shard"), shard.num_shards);
@@ -145,8 +145,7 @@ void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards, c
              const Json& state, const std::function<void()>& progress) {
   const Json full = with_format(config);
   if (shards.empty()) fail_usage("{}: no shard to publish", staged.path().string());
-  Manifest manifest;
-  manifest.files = files_of(shards, staged.path(), progress);
+  Manifest manifest{.files = files_of(shards, staged.path(), progress)};
   if (shards.size() > 1) {
     for (const char* file : {kModelFile, kOptimizerFile}) {
       write_index(staged.path(), file, manifest);
@@ -156,7 +155,7 @@ void publish(StagedDirectory& staged, const std::vector<WrittenShard>& shards, c
   write_json(staged.path(), kStateFile, state, manifest);
   write_json(staged.path(), kConfigFile, full, manifest);
   // Without a final newline, so that any truncated manifest is invalid JSON.
-  write_atomic(staged.path() / kManifestFile, std::string_view(to_json(manifest).dump(2)));
+  write_atomic(staged.path() / kManifestFile, to_json(manifest).dump(2));
   staged.commit();
 }
 

@@ -84,7 +84,7 @@ void describe_data(const std::string& data, InputSpec& spec) {
   spec.has_images = format_of(described).has_images;
   if (!spec.has_images) return;
   DatasetInfo info;
-  info.channels = static_cast<int64_t>(described.mean.size());
+  info.channels = std::ssize(described.mean);
   info.height = info.width = 1;  // The network has them.
   info.mean = described.mean;
   info.std = described.std;
@@ -141,10 +141,9 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
 
 Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   const Manifest manifest = verify(folder, options);
-  Checkpoint checkpoint;
-  checkpoint.folder = folder;
-  checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
-  checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
+  Checkpoint checkpoint{.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json(),
+                        .state = read_stored(folder / kStateFile, kMaxListBytes).to_json(),
+                        .folder = folder};
   if (options.load_model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
     checkpoint.model = read_weights(file, options.mmap);

@@ -107,14 +107,12 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   return spec;
 }
 
-bool is_description(const fs::path& file) {
-  try {
-    const Document document = Document::from_file(file, kMaxListBytes);
-    return document.root().find("name") != nullptr &&
-           (document.root().find("format") != nullptr || document.root().find("base") != nullptr);
-  } catch (const Error&) {
-    return false;
-  }
+bool is_description(const fs::path& file) try {
+  const Document document = Document::from_file(file, kMaxListBytes);
+  return document.root().find("name") != nullptr &&
+         (document.root().find("format") != nullptr || document.root().find("base") != nullptr);
+} catch (const Error&) {
+  return false;
 }
 
 /// Returns the description in a folder, such as one of packed shards, that has no split train and
@@ -158,11 +156,10 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
     // A name without a slash would be that of a described set.
     fail_usage("'{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
   }
-  DatasetSpec spec;
-  spec.name = folder.string();
-  spec.format = dataset_formats().at("image_folder").settings;
-  spec.description = "a folder of images";
-  spec.paths = {fs::absolute(folder).string()};
+  DatasetSpec spec = {.name = folder.string(),
+                      .description = "a folder of images",
+                      .format = dataset_formats().at("image_folder").settings,
+                      .paths = {fs::absolute(folder).string()}};
   format_of(spec).complete(spec);
   return spec;
 }
@@ -192,10 +189,10 @@ std::string config_problem(const DatasetArchive& archive) {
 
 ConfigProblem config_problem(const DatasetSpec& spec) {
   const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
-  const ConfigProblem named = first_problem(
-      {name_problem("name", spec.name), name_problem("folder", folder), web_problem(spec)});
-  if (!named.empty()) return named;
-  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
+  const ConfigProblem problem =
+      first_problem({name_problem("name", spec.name), name_problem("folder", folder),
+                     web_problem(spec), unit_problem(spec.mean, spec.std)});
+  if (!problem.empty()) return problem;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 

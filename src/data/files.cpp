@@ -306,30 +306,28 @@ DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
   return spec;
 }
 
-std::string compare_file(const fs::path& path, const DatasetFile& file) {
-  try {
-    UnpackedReader reader(path);
-    Sha256 hash;
-    std::vector<uint8_t> piece(kPieceBytes);
-    int64_t size = 0;
-    while (const size_t count = reader.read(piece)) {
-      size += static_cast<int64_t>(count);
-      if (size > file.size) {
-        return fmt::format("{}: more than {} bytes unpacked", path.string(), file.size);
-      }
-      hash.update(std::as_bytes(std::span(piece).first(count)));
+std::string compare_file(const fs::path& path, const DatasetFile& file) try {
+  UnpackedReader reader(path);
+  Sha256 hash;
+  std::vector<uint8_t> piece(kPieceBytes);
+  int64_t size = 0;
+  while (const size_t count = reader.read(piece)) {
+    size += static_cast<int64_t>(count);
+    if (size > file.size) {
+      return fmt::format("{}: more than {} bytes unpacked", path.string(), file.size);
     }
-    if (size < file.size) {
-      return fmt::format("{}: {} bytes unpacked, expected {}", path.string(), size, file.size);
-    }
-    if (file.sha256.empty() || hash.hex() == file.sha256) return "";
-    return fmt::format("{}: SHA-256 of the unpacked bytes is {}, expected {}", path.string(),
-                       hash.hex(), file.sha256);
-  } catch (const IoError&) {
-    throw;  // Nothing is known of what the file holds.
-  } catch (const Error& error) {
-    return error.what();
+    hash.update(std::as_bytes(std::span(piece).first(count)));
   }
+  if (size < file.size) {
+    return fmt::format("{}: {} bytes unpacked, expected {}", path.string(), size, file.size);
+  }
+  if (file.sha256.empty() || hash.hex() == file.sha256) return "";
+  return fmt::format("{}: SHA-256 of the unpacked bytes is {}, expected {}", path.string(),
+                     hash.hex(), file.sha256);
+} catch (const IoError&) {
+  throw;  // Nothing is known of what the file holds.
+} catch (const Error& error) {
+  return error.what();
 }
 
 std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::string& split) {

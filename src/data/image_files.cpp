@@ -121,9 +121,7 @@ Rectangle StoredImages::decode(int64_t index, const ChooseCrop& choose, const Re
         std::min(part.height, part.width) / std::max<int64_t>(options.min_side, 1);
     Rectangle held;
     const Rectangle found = decoder.decode_crop(part, max_reduction, bitmap.pixels, held);
-    bitmap.channels = 3;
-    bitmap.height = held.height;
-    bitmap.width = held.width;
+    bitmap = {held.height, held.width, 3, std::move(bitmap.pixels)};
     convert_channels(bitmap, info().channels);
     if (!decoder.warning().empty() && !warned_.exchange(true)) {
       log_warning("{}: readable, with a defect: {}; further such files are not reported",

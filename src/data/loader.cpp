@@ -272,13 +272,11 @@ class Loader::State {
     }
   }
 
-  static std::exception_ptr error_of(const auto& action) {
-    try {
-      action();
-    } catch (...) {
-      return std::current_exception();
-    }
+  static std::exception_ptr error_of(const auto& action) try {
+    action();
     return nullptr;
+  } catch (...) {
+    return std::current_exception();
   }
 
   /// Makes a piece of a batch, or part of it if a seek or the destructor interferes.

@@ -8,6 +8,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/resize.h"
 #include "moesaic/data/source.h"
 
@@ -240,17 +241,16 @@ ConfigProblem config_problem(const InputSpec& spec) {
 
 InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   const DatasetInfo& info = data.info();
-  InputSpec spec;
-  spec.dataset = name_without_folders(info.name);
-  spec.is_listed = std::ranges::count(dataset_names(), info.name) > 0;
-  spec.has_images = data.has_images();
-  spec.input_size = {info.channels, info.height, info.width};
-  spec.preprocess = config;
+  InputSpec spec = {.dataset = name_without_folders(info.name),
+                    .is_listed = std::ranges::count(dataset_names(), info.name) > 0,
+                    .has_images = info.has_images,
+                    .input_size = {info.channels, info.height, info.width},
+                    .preprocess = config,
+                    .has_own_values = !config.mean.empty(),
+                    .channel_order = info.has_images ? channel_order(info.channels) : "as stored",
+                    .classes = info.classes};
   spec.preprocess.mean = spec.preprocess.std = {};
   spec.preprocess.orientation = info.applies_exif.value_or(true) ? "upright" : "stored";
-  spec.has_own_values = !config.mean.empty();
-  spec.channel_order = spec.has_images ? channel_order(info.channels) : "as stored";
-  spec.classes = info.classes;
   if (!spec.has_images) return spec;
   spec.rescale_factor = kByte;
   spec.mean = info.mean;
@@ -281,14 +281,12 @@ InputSpec read_input_spec(const Json& document, const std::string& from) {
       item = item->is_null() ? known.erase(item) : std::next(item);
     }
   }
-  try {
+  return with_errors_as_failures([&] {
     auto spec = parse<InputSpec>(Value::from_json(known, from), "input");
     spec.preprocess.mean = spec.preprocess.std = {};
     warn_of_small_std(spec.std, from);
     return spec;
-  } catch (const Error& error) {
-    fail("{}", error.what());  // A program wrote it, so it is corrupt or foreign.
-  }
+  });
 }
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,

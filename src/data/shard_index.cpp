@@ -257,31 +257,29 @@ ShardIndex index_shard(const fs::path& path, const ShardFile& described,
   return ShardListing(path, described, classes).run();
 }
 
-std::string shard_problem(const fs::path& path, const ShardFile& described) {
-  try {
-    std::error_code error;
-    const auto bytes = fs::file_size(path, error);
-    if (error) return fmt::format("{}: {}", path.string(), error.message());
-    if (described.size > 0 && std::cmp_not_equal(bytes, described.size)) {
-      return fmt::format("{}: {} bytes, expected {}", path.string(), bytes, described.size);
-    }
-    if (described.sha256.empty()) {
-      const TarIndex tar = index_tar(path);
-      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems.back().text;
-      if (tar.members.empty() || tar.is_truncated) return fmt::format("{}: {}", path.string(), why);
-      const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
-        return is_image(split_name(member.name).extension);
-      });
-      if (images >= described.num_images) return "";  // Some may be without a label.
-      return fmt::format("{}: {}, expected {}", path.string(), count_text(images, "image"),
-                         described.num_images);
-    }
-    const std::string hash = sha256_file_hex(path);
-    if (hash == described.sha256) return "";
-    return fmt::format("{}: SHA-256 is {}, expected {}", path.string(), hash, described.sha256);
-  } catch (const Error& error) {
-    return error.what();
+std::string shard_problem(const fs::path& path, const ShardFile& described) try {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) return fmt::format("{}: {}", path.string(), error.message());
+  if (described.size > 0 && std::cmp_not_equal(bytes, described.size)) {
+    return fmt::format("{}: {} bytes, expected {}", path.string(), bytes, described.size);
   }
+  if (described.sha256.empty()) {
+    const TarIndex tar = index_tar(path);
+    const std::string why = tar.problems.empty() ? "no file in it" : tar.problems.back().text;
+    if (tar.members.empty() || tar.is_truncated) return fmt::format("{}: {}", path.string(), why);
+    const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
+      return is_image(split_name(member.name).extension);
+    });
+    if (images >= described.num_images) return "";  // Some may be without a label.
+    return fmt::format("{}: {}, expected {}", path.string(), count_text(images, "image"),
+                       described.num_images);
+  }
+  const std::string hash = sha256_file_hex(path);
+  if (hash == described.sha256) return "";
+  return fmt::format("{}: SHA-256 is {}, expected {}", path.string(), hash, described.sha256);
+} catch (const Error& error) {
+  return error.what();
 }
 
 std::string shard_doubt(const ShardFile& described) {

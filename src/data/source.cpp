@@ -70,9 +70,7 @@ std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
     }
     any = true;
     try {
-      for (FileVerification& file : format_of(spec).verify(spec, split, folder)) {
-        results.push_back(std::move(file));
-      }
+      std::ranges::move(format_of(spec).verify(spec, split, folder), std::back_inserter(results));
     } catch (const Error& error) {
       results.push_back({split, folder, error.what()});
     }
@@ -320,10 +318,8 @@ std::vector<FileVerification> DatasetSource::verify() const {
   }
   std::vector<FileVerification> results;
   for (const DatasetSpec& spec : specs) {
-    for (FileVerification& file :
-         spec.files.empty() ? verify_undescribed(spec) : verify_described(spec)) {
-      results.push_back(std::move(file));
-    }
+    std::ranges::move(spec.files.empty() ? verify_undescribed(spec) : verify_described(spec),
+                      std::back_inserter(results));
   }
   const bool sound = std::ranges::all_of(results, [](const auto& file) { return file.ok(); });
   const bool opened_whole = base().files.empty() && !base_ && validation() == 0.0;

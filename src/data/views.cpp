@@ -131,12 +131,10 @@ std::vector<int64_t> chosen_by_class(const Dataset& all, int64_t held_out, bool 
 
 }  // namespace
 
-std::optional<int64_t> known_label(const Dataset& dataset, int64_t index) {
-  try {
-    return dataset.label(index);
-  } catch (const ImageError&) {
-    return std::nullopt;
-  }
+std::optional<int64_t> known_label(const Dataset& dataset, int64_t index) try {
+  return dataset.label(index);
+} catch (const ImageError&) {
+  return std::nullopt;
 }
 
 std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,

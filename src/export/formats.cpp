@@ -168,9 +168,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
   if (is_one_file(out)) return write_one_file(model, out, info);
   StagedDirectory staged(out);
   write_tensors(staged.path() / kWeightsFile, state_of(model), {{"format", "pt"}});
-  for (const auto& [name, text] : side_files(model, info)) {
-    write_atomic(staged.path() / name, std::string_view(text));
-  }
+  for (const auto& [name, text] : side_files(model, info)) write_atomic(staged.path() / name, text);
   staged.commit();
 }
 

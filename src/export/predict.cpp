@@ -111,10 +111,7 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
         "give --input and --output, or of an imported vit add image_mean and image_std to its "
         "preprocessor_config.json and import it again");
   }
-  DatasetInfo info;
-  info.name = "predict";
-  info.channels = channels;
-  return preprocessed(make_image_dataset(std::move(info), files), spec);
+  return preprocessed(make_image_dataset({.name = "predict", .channels = channels}, files), spec);
 }
 
 at::Tensor network_input(const Dataset& data, int64_t index) {
@@ -319,7 +316,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
   model.eval();
   const bool alone = !batch_dependence(model).empty();
   if (alone) check_image_is_enough(model);
-  const auto total = static_cast<int64_t>(files.size());
+  const int64_t total = std::ssize(files);
   const int64_t batch_size = options.batch_size.value_or(32);
   for (int64_t first = 0; first < total; first += batch_size) {
     const int64_t count = std::min(batch_size, total - first);

@@ -26,9 +26,6 @@
 namespace moesaic {
 namespace {
 
-constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kConstants = "constants.safetensors";
-
 constexpr std::array<int64_t, 3> kProofBatches = {1, 2, 7};
 constexpr double kProofTolerance = 1e-5;
 
@@ -207,15 +204,15 @@ void write_python(const Model& model, const fs::path& folder, const ExportInfo& 
   }
   script::PythonClasses classes = script::python_classes(*network, is_stored);
   if (info.input.takes_bytes) add_normalized(info.input, classes);
-  const std::string text = fmt::format(kHead, fmt::arg("name", name_of(model))) + classes.text +
-                           fmt::format(kTail, fmt::arg("network", classes.network));
-  write_atomic(folder / "modeling.py", std::string_view(text));
-  write_tensors(folder / kWeights, state, {{"format", "pt"}});
-  if (!constants.empty()) write_tensors(folder / kConstants, constants, {{"format", "pt"}});
-  for (const auto& [name, side] : side_files(model, info)) {
-    write_atomic(folder / name, std::string_view(side));
+  write_atomic(folder / "modeling.py",
+               fmt::format(kHead, fmt::arg("name", name_of(model))) + classes.text +
+                   fmt::format(kTail, fmt::arg("network", classes.network)));
+  write_tensors(folder / "model.safetensors", state, {{"format", "pt"}});
+  if (!constants.empty()) {
+    write_tensors(folder / "constants.safetensors", constants, {{"format", "pt"}});
   }
-  write_atomic(folder / "README.md", std::string_view(card(model, info, is_int8)));
+  for (const auto& [name, side] : side_files(model, info)) write_atomic(folder / name, side);
+  write_atomic(folder / "README.md", card(model, info, is_int8));
 }
 
 /// Returns what a network that takes bytes makes of them.

@@ -179,11 +179,10 @@ std::string encode_jpeg(const PixelView& image, int quality) {
 
 std::string encode_png(const PixelView& image) {
   check_pixels(image);
-  png_image header = {};
-  header.version = PNG_IMAGE_VERSION;
-  header.width = static_cast<png_uint_32>(image.width);
-  header.height = static_cast<png_uint_32>(image.height);
-  header.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png_image header = {.version = PNG_IMAGE_VERSION,
+                      .width = static_cast<png_uint_32>(image.width),
+                      .height = static_cast<png_uint_32>(image.height),
+                      .format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB};
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(header), '\0');
   png_alloc_size_t size = bytes.size();
   if (png_image_write_to_memory(&header, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==

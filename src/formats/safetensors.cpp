@@ -9,7 +9,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "moesaic/base/checked_math.h"
@@ -337,9 +336,7 @@ File::File(const fs::path& path) : file_(path) {
   }
   const std::string_view text = header_text(bytes, name);
   parse_header(text, name, entries_, metadata_);
-  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-  });
+  std::ranges::stable_sort(entries_, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
   for (const Entry& entry : entries_) check_entry(entry, name);
   data_ = bytes.subspan(kLengthBytes + text.size());
   check_cover(entries_, data_.size(), name);

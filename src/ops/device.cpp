@@ -24,7 +24,8 @@ void check_device(const std::string& device) {
   if (device != "cuda") {  // Others are a letter from "cpu" and mean something else.
     const bool gpu = device == "gpu" || device.starts_with("cuda");
     fail_usage("unknown device '{}'; {}", device,
-               gpu ? "did you mean 'cuda'?" : "choose one of cpu, cuda");
+               gpu ? "did you mean 'cuda'? CUDA_VISIBLE_DEVICES chooses the GPU"
+                   : "choose one of cpu, cuda");
   }
   if (!has_cuda_operators()) {
     fail_usage(

@@ -29,8 +29,7 @@ Tensor ops::linear_by_expert(const Tensor& rows, const Tensor& offsets, const Te
 
 // A grouped GEMM writes neither rows past the last offset nor gradients of experts without
 // rows: at::where() takes zeros for the outputs and for the weights' gradients, whatever the memory
-// holds. Biases are
-// a product with one-hot rows, whose gradient needs no sort.
+// holds. Biases are a product with one-hot rows, whose gradient needs no sort.
 Tensor ops::linear_by_grouped_mm(const Tensor& rows, const Tensor& offsets, const Tensor& w,
                                  const Tensor& b) {
   const Tensor ends = offsets.slice(0, 1);

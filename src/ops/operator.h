@@ -66,7 +66,6 @@ struct OptionsOperator;
 template <class Packing, class Out, class... Tensors, class Options, class... Arguments>
 struct OptionsOperator<Packing, Out(Tensors...), Options(Arguments...)>
     : Dispatched<Packing, Out(Tensors..., Arguments...)> {
-  using CallOptions = Options;
   using Dispatched<Packing, Out(Tensors..., Arguments...)>::call;
 
   /// Adapts `kernel`, which takes at least float32 and options, all checked, to the schema for

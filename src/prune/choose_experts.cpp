@@ -87,8 +87,7 @@ double subsets(size_t of, size_t count) {
 
 /// Returns the `count` present experts of highest score, ascending; the lower index wins a tie.
 Ids best(const std::vector<double>& scores, Ids present, int64_t count) {
-  std::stable_sort(present.begin(), present.end(),
-                   [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
+  std::ranges::stable_sort(present, std::greater<>(), [&](int64_t id) { return scores[id]; });
   present.resize(static_cast<size_t>(count));
   std::sort(present.begin(), present.end());
   return present;
@@ -103,7 +102,7 @@ struct RankedGroup {
   Ids present;
 
   bool owns(int64_t id) const { return id >= begin && id < end; }
-  int64_t size() const { return static_cast<int64_t>(present.size()); }
+  int64_t size() const { return std::ssize(present); }
   int64_t experts() const {
     return block->layer->options().num_experts / block->num_ranked_groups();
   }

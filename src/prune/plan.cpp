@@ -23,7 +23,7 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
   for (const Value& item : list.items(name)) {
     const int64_t id = item.as_int(name);
     if (id < 0) fail_usage("{}: experts are numbered from 0, found {}", item.where(), id);
-    if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
+    if (std::ranges::count(ids, id) > 0) {
       fail_usage("{}: expert {} is named twice", item.where(), id);
     }
     ids.push_back(id);
@@ -274,8 +274,7 @@ const KeepRule* KeepSpec::rule_of_network() const {
 }
 
 const KeepRule* KeepSpec::rule_of(int64_t block) const {
-  if (std::find(excluded_blocks_.begin(), excluded_blocks_.end(), block) != excluded_blocks_.end())
-    return nullptr;
+  if (std::ranges::count(excluded_blocks_, block) > 0) return nullptr;
   if (every_) return &*every_;
   const auto found = blocks_.find(block);
   return found == blocks_.end() ? nullptr : &found->second;
@@ -283,7 +282,7 @@ const KeepRule* KeepSpec::rule_of(int64_t block) const {
 
 void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
   for (const int64_t block : excluded_blocks_) {
-    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
+    if (std::ranges::count(blocks, block) > 0) continue;
     fail_usage("keep: block {} in 'exclude_blocks' has no experts; choose among the blocks {}",
                block, fmt::join(blocks, ", "));
   }
@@ -293,10 +292,9 @@ void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
                every_->where);
   }
   for (const auto& [block, rule] : blocks_) {
-    if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
-      fail_usage("{}: block {} has no experts; choose among the blocks {}", rule.where, block,
-                 fmt::join(blocks, ", "));
-    }
+    if (std::ranges::count(blocks, block) > 0) continue;
+    fail_usage("{}: block {} has no experts; choose among the blocks {}", rule.where, block,
+               fmt::join(blocks, ", "));
   }
 }
 
@@ -309,7 +307,7 @@ ConfigProblem config_problem(const PruneLayerPlan& layer) {
                         layer.num_experts, fmt::join(valid, ", "), fmt::join(layer.kept, ", ")),
             {"kept"}};
   }
-  if (!layer.scores.empty() && static_cast<int64_t>(layer.scores.size()) != layer.num_experts) {
+  if (!layer.scores.empty() && std::ssize(layer.scores) != layer.num_experts) {
     return {fmt::format("'scores' has {} numbers for {} experts", layer.scores.size(),
                         layer.num_experts),
             {"scores"}};
@@ -396,7 +394,7 @@ void warn_of_ties(const PrunePlan& plan) {
   const auto criterion = std::ranges::find(criteria(), plan.criterion, &Criterion::name);
   const bool compares = criterion != criteria().end() && criterion->needs_pretrained;
   for (const PruneLayerPlan& layer : plan.layers) {
-    const bool whole = static_cast<int64_t>(layer.kept.size()) == layer.num_experts;
+    const bool whole = std::ssize(layer.kept) == layer.num_experts;
     if (whole || layer.scores.empty()) continue;
     const int64_t each = layer.num_experts / layer.num_groups;
     for (int64_t first = 0; first < layer.num_experts; first += each) {

@@ -13,7 +13,6 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
@@ -53,9 +52,7 @@ std::string kept_text(const PruneLayerPlan& layer) {
 
 int64_t experts_of(const Model& model) {
   int64_t experts = 0;
-  for (const MoEBlock& block : model.moe_blocks()) {
-    experts += static_cast<int64_t>(block.layer->kept().size());
-  }
+  for (const MoEBlock& block : model.moe_blocks()) experts += std::ssize(block.layer->kept());
   return experts;
 }
 
@@ -250,8 +247,8 @@ void check_has_experts(const fs::path& finetuned, const Model& after, const fs::
       fail_usage(
           "prune: --pretrained {} has {} in block {}, --finetuned {} has {}; a pretrained network "
           "has at least as many; swap the two?",
-          pretrained.string(), count_text(static_cast<int64_t>(former.size()), "expert"),
-          blocks[i].block, finetuned.string(), own.size());
+          pretrained.string(), count_text(std::ssize(former), "expert"), blocks[i].block,
+          finetuned.string(), own.size());
     }
     std::vector<int64_t> missing;
     std::ranges::set_difference(own, former, std::back_inserter(missing));
@@ -313,12 +310,11 @@ RowsPerToken even_rows_per_token(const Model& model) {
 }
 
 Footprint footprint(const Model& model) {
-  Footprint total;
-  total.num_parameters = model.num_parameters();
-  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
-  total.flops = model.flops_per_image(even_rows_per_token(model));
-  total.capacity_flops = model.flops_per_image(rows_of_kept(model, nn::capacity_rows_per_token));
-  return total;
+  const RowsPerToken of_capacity = rows_of_kept(model, nn::capacity_rows_per_token);
+  return {.num_parameters = model.num_parameters(),
+          .bytes = static_cast<int64_t>(bytes_of(state_of(model))),
+          .flops = model.flops_per_image(even_rows_per_token(model)),
+          .capacity_flops = model.flops_per_image(of_capacity)};
 }
 
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {

@@ -38,16 +38,16 @@ std::optional<double> jackknife_std(const std::vector<ResultRow>& rows, double w
 
 /// Returns the estimate's row, with how it varies with the runs of the rows that it is made of:
 /// those of a metric with these names.
-ResultRow estimated_row(const std::string& name, const std::string& metric, double measured,
+ResultRow estimated_row(const std::string& name, const std::string& metric,
                         const std::vector<ResultRow>& rows, const std::string& source_metric,
                         const std::set<std::string>& names, const Estimate& estimate) {
   std::vector<ResultRow> used = rows;
   std::erase_if(used, [&](const ResultRow& row) {
     return row.metric != source_metric || !names.contains(row.name);
   });
-  ResultRow made{.name = name, .metric = metric, .measured = measured};
+  ResultRow made{.name = name, .metric = metric, .measured = *estimate(rows)};
   if (!used.empty()) made.num_runs = used.back().num_runs;
-  made.std = jackknife_std(used, measured, estimate);
+  made.std = jackknife_std(used, made.measured, estimate);
   return made;
 }
 
@@ -180,14 +180,12 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
     if (!top || !bottom || *bottom == 0.0) return std::nullopt;
     return *top / *bottom;
   };
-  const std::optional<double> ratio = estimate(rows);
-  if (!ratio) {
+  if (!estimate(rows)) {
     log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator,
                 config.source_metric, config.metric);
     return std::nullopt;
   }
-  return estimated_row(config.name, config.metric, *ratio, rows, config.source_metric, names,
-                       estimate);
+  return estimated_row(config.name, config.metric, rows, config.source_metric, names, estimate);
 }
 
 std::vector<FitPoint> fit_points(const FitConfig& fit, const std::vector<ResultRow>& results) {
@@ -223,8 +221,7 @@ std::optional<ResultRow> fit_row(const FitConfig& fit, const std::vector<Measure
     if (points.size() < fit.x.size()) return std::nullopt;
     return exponent_of(points);
   };
-  return estimated_row(fit.name, fit.exponent(), *estimate(results), results, fit.metric, names,
-                       estimate);
+  return estimated_row(fit.name, fit.exponent(), results, fit.metric, names, estimate);
 }
 
 }  // namespace moesaic

@@ -25,7 +25,7 @@ bool is_csv(const fs::path& file) {
 MeasuredTable confusion_table(const ConfusionMatrix& confusion,
                               const std::vector<std::string>& classes) {
   MeasuredTable table{classes, classes, {}};
-  const auto count = static_cast<int64_t>(classes.size());
+  const int64_t count = std::ssize(classes);
   for (int64_t label = 0; label < count; ++label) {
     table.values.emplace_back();
     for (int64_t predicted = 0; predicted < count; ++predicted) {
@@ -240,7 +240,7 @@ void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
   routed_images_.experts = record.kept;
   routed_images_.title =
       fmt::format("{}, layer {}", one_line(name_without_folders(info.name), 30), record.block);
-  if (static_cast<int64_t>(routed_images_.experts.size()) > kMaxPanels) {
+  if (std::ssize(routed_images_.experts) > kMaxPanels) {
     fail_usage(
         "--routing-images: a figure shows at most {} experts, but the last layer has {}; leave it "
         "out",

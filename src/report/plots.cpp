@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/report/runs.h"
 #include "panels.h"
 
@@ -84,9 +83,8 @@ Figure points_plot(const PlotInput& input) {
   for (const std::string& metric : input.plot.metrics) {
     panels.push_back(points_panel(input, metric, panels.empty()));
   }
-  PanelGrid grid{.width = 560, .left = 270};
-  grid.height = 24 * static_cast<int>(std::max<size_t>(input.rows.size(), 2));
-  return panel_figure(input.stem, panels, grid);
+  const int rows = static_cast<int>(std::max<size_t>(input.rows.size(), 2));
+  return panel_figure(input.stem, panels, {.width = 560, .height = 24 * rows, .left = 270});
 }
 
 /// Returns the step that the row's curves begin with.
@@ -354,7 +352,6 @@ Figure map_plot(const PlotInput& input) {
     const Metric& metric = metric_of(input.all_rows, name);
     panels.push_back(heatmap_panel({.title = metric.label,
                                     .x_label = input.plot.x_label,
-                                    .y_label = "",
                                     .table = table,
                                     .digits = metric.digits}));
   }
@@ -443,8 +440,7 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
 Figure power_plot(const PlotInput& input) {
   std::vector<Panel> panels;
   for (const FitConfig& fit : input.fits) {
-    const auto& shown = input.plot.metrics;
-    if (std::find(shown.begin(), shown.end(), fit.metric) == shown.end()) continue;
+    if (std::ranges::count(input.plot.metrics, fit.metric) == 0) continue;
     panels.push_back(fit_panel(input, fit));
   }
   return panel_figure(input.stem, panels, {.columns = 2, .width = 520, .height = 360, .left = 110});

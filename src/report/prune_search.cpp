@@ -27,9 +27,7 @@ struct Search {
     for (const PruneLayerPlan& layer : ranking.layers) {
       rankings[layer.block] = {layer.scores, layer.products_EE};
     }
-    result.method = options.method;
-    result.max_drop = options.max_drop;
-    result.plan = ranking;
+    result = {.plan = ranking, .method = options.method, .max_drop = options.max_drop};
     add_point(ranking, accuracy_of(ranking));
     options.method == kGreedy ? search_greedily() : bisect();
     return std::move(result);
@@ -104,8 +102,7 @@ struct Search {
   /// Removes the expert of lowest score of each group of a layer, of that which costs least.
   void search_greedily() {
     for (const PruneLayerPlan& layer : ranking.layers) {
-      at_most +=
-          static_cast<int64_t>(ranking.layers.size()) * (layer.num_experts / layer.num_groups - 1);
+      at_most += std::ssize(ranking.layers) * (layer.num_experts / layer.num_groups - 1);
     }
     for (;;) {
       std::optional<PrunePlan> best;

@@ -351,7 +351,7 @@ std::optional<double> Moments::confidence_half_width() const {
 }
 
 Moments moments(const std::vector<double>& values) {
-  Moments result{.n = static_cast<int64_t>(values.size())};
+  Moments result{.n = std::ssize(values)};
   double sum = 0.0, squares = 0.0;
   for (const double value : values) sum += value;
   result.mean = sum / static_cast<double>(result.n);

@@ -34,22 +34,22 @@ void keep_damaged(const fs::path& file, const std::string& problem) {
 
 }  // namespace
 
-RunLog::RunLog(fs::path file, const Check& check, bool is_own)
-    : file_(std::move(file)), lines_(lines_file(file_)) {
-  if (read(file_, check, is_own) && is_own) fold();
+RunLog::RunLog(fs::path file, Check check, bool is_own)
+    : file_(std::move(file)), lines_(lines_file(file_)), check_(std::move(check)) {
+  if (read(file_, is_own) && is_own) fold();
 }
 
 /// Adds the entries of a file and its lines. Of one's own, a file with invalid entries is kept as
 /// <file>.damaged, and a warning says so. Returns whether the file is to be written.
-bool RunLog::read(const fs::path& file, const Check& check, bool is_own) {
+bool RunLog::read(const fs::path& file, bool is_own) {
   const fs::path lines = lines_file(file);
   const bool has_lines = fs::exists(lines);
   std::string problem;
   if (fs::exists(file)) {
     const std::string text = read_text(file, kMaxListBytes, "a list of runs");
-    problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
+    problem = take(find_json(text, kMaxListBytes).value_or(nullptr));
   }
-  const std::string problem_of_lines = has_lines ? take_lines(lines, check) : "";
+  const std::string problem_of_lines = has_lines ? take_lines(lines) : "";
   if (is_own && !problem.empty()) keep_damaged(file, problem);
   if (is_own && !problem_of_lines.empty()) keep_damaged(lines, problem_of_lines);
   return has_lines || !problem.empty();
@@ -57,31 +57,31 @@ bool RunLog::read(const fs::path& file, const Check& check, bool is_own) {
 
 /// Adds the entries of the lines. Returns what is wrong with the first one that is not valid; a
 /// kill may have cut the last.
-std::string RunLog::take_lines(const fs::path& file, const Check& check) {
+std::string RunLog::take_lines(const fs::path& file) {
   std::string problem;
   std::istringstream lines(read_text(file, kMaxListBytes, "lines of runs"));
   for (std::string line; std::getline(lines, line);) {
     if (line.empty()) continue;
     const auto json = find_json(line, kMaxListBytes);
-    const std::string wrong = take(json.value_or(nullptr), check);
+    const std::string wrong = take(json.value_or(nullptr));
     if (problem.empty() && (json || !lines.eof())) problem = wrong;
   }
   return problem;
 }
 
-std::string RunLog::take(const Json& entries, const Check& check) {
+std::string RunLog::take(const Json& entries) {
   std::string problem;
   if (!entries.is_object()) return "it is not a JSON object";
   for (const auto& [key, entry] : entries.items()) {
-    const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
+    const std::string wrong = check_(key.substr(0, key.rfind('#')), entry);
     if (wrong.empty()) runs_[key] = entry;
     if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
   }
   return problem;
 }
 
-void RunLog::merge(const std::set<fs::path>& files, const Check& check) {
-  for (const fs::path& file : files) read(file, check, /*is_own=*/true);
+void RunLog::merge(const std::set<fs::path>& files) {
+  for (const fs::path& file : files) read(file, /*is_own=*/true);
   if (!files.empty()) fold();
   for (const fs::path& file : files) remove_log(file);
 }

@@ -24,12 +24,12 @@ class RunLog {
   using Check = std::function<std::string(const std::string& row, const Json& entry)>;
 
   /// Reads the files that exist. A log that is another process's is only read.
-  RunLog(fs::path file, const Check& check, bool is_own = true);
+  RunLog(fs::path file, Check check, bool is_own = true);
 
   /// Adds valid entries. Returns what is wrong with the first of the others, "" without one.
-  std::string take(const Json& entries, const Check& check);
+  std::string take(const Json& entries);
   /// Adds the entries of other files and their lines, and deletes them.
-  void merge(const std::set<fs::path>& files, const Check& check);
+  void merge(const std::set<fs::path>& files);
 
   /// Returns the entry of a run, or nullptr if it is not finished.
   const Json* find(const std::string& row, int64_t index) const;
@@ -42,10 +42,11 @@ class RunLog {
   std::string text() const;
 
  private:
-  bool read(const fs::path& file, const Check& check, bool is_own);
-  std::string take_lines(const fs::path& file, const Check& check);
+  bool read(const fs::path& file, bool is_own);
+  std::string take_lines(const fs::path& file);
 
   fs::path file_, lines_;
+  Check check_;
   UniqueFd fd_;  ///< Of the lines.
   std::mutex mutex_;
   std::map<std::string, Json> runs_;

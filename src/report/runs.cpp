@@ -58,30 +58,6 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   return {"one of 'rows', 'grid' and 'keep' must be given", {"rows", "grid"}};
 }
 
-}  // namespace
-
-Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
-  Document document(experiment.train);
-  for (const Value& set : row.sets) {
-    for (const Value::Member& setting : set.members("set")) {
-      document.set(setting.key, setting.value);
-    }
-  }
-  return document.root();
-}
-
-std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
-  std::set<std::string> lost = arguments_in(experiment.train);
-  for (const Value& set : row.sets) lost.merge(arguments_in(set));
-  if (lost.empty()) return lost;
-  for (const std::string& argument : arguments_in(settings_of(experiment, row))) {
-    lost.erase(argument);
-  }
-  return lost;
-}
-
-namespace {
-
 /// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
 /// and warns of those that some rows' do.
 std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
@@ -244,6 +220,26 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
 }
 
 }  // namespace
+
+Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
+  Document document(experiment.train);
+  for (const Value& set : row.sets) {
+    for (const Value::Member& setting : set.members("set")) {
+      document.set(setting.key, setting.value);
+    }
+  }
+  return document.root();
+}
+
+std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
+  std::set<std::string> lost = arguments_in(experiment.train);
+  for (const Value& set : row.sets) lost.merge(arguments_in(set));
+  if (lost.empty()) return lost;
+  for (const std::string& argument : arguments_in(settings_of(experiment, row))) {
+    lost.erase(argument);
+  }
+  return lost;
+}
 
 ConfigProblem config_problem(const PlotConfig& config) {
   const bool of_sizes = config.kind == "lines" || config.kind == "map";

@@ -24,7 +24,7 @@ std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, in
                                       at::Device device) {
   Loader loader(std::move(dataset), {.batch_size = batch_size});
   std::vector<at::Tensor> batches;
-  while (!loader.is_done() && static_cast<int64_t>(batches.size()) < kBatches) {
+  while (!loader.is_done() && std::ssize(batches) < kBatches) {
     at::Tensor images = loader.next().inputs.to(device);
     // A smaller last batch would change the time of a round.
     if (batches.empty() || images.size(0) == batches.front().size(0)) batches.push_back(images);
@@ -128,7 +128,7 @@ Latency measure_latency(Model& model, const LatencyOptions& options) {
     spent += times.back();
   }
   std::sort(times.begin(), times.end());
-  found.num_passes = static_cast<int64_t>(times.size());
+  found.num_passes = std::ssize(times);
   found.median_ms = 1e3 * median(times);
   found.p95_ms =
       1e3 * times[static_cast<size_t>(0.95 * static_cast<double>(times.size() - 1) + 0.5)];

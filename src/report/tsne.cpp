@@ -10,7 +10,6 @@
 #include <set>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/path.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/suggestions.h"
 #include "moesaic/base/text.h"
@@ -250,9 +249,7 @@ std::string tsne_grid(const PlaneGrid& grid) {
 
 void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   const DatasetInfo& data = batch.dataset.info();
-  info_.data = data.name;
-  info_.classes = data.classes;
-  info_.groups = data.groups;
+  info_ = {.data = data.name, .classes = data.classes, .groups = data.groups};
   if (!batch.output.routings.empty()) {
     info_.num_experts = batch.output.routings.back().logits_TE.size(1);
   }
@@ -263,13 +260,13 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   if (options_.has_boundary && data.classes.size() != 2) {
     fail_usage(
         "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",
-        data.name, count_text(static_cast<int64_t>(data.classes.size()), "class"));
+        data.name, count_text(std::ssize(data.classes), "class"));
   }
   if (options_.color == "group" && !batch.groups_B.defined()) {
     fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);
   }
   const Candidates candidates = candidates_of(batch.dataset, options_);
-  const auto count = static_cast<int64_t>(candidates.images.size());
+  const int64_t count = std::ssize(candidates.images);
   if (std::min(count, options_.num_points) < kMinPoints) {
     fail_usage("an image by t-SNE needs {} points, {} has {}", kMinPoints, candidates.of, count);
   }

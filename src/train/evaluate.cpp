@@ -44,8 +44,7 @@ void add_kinds(at::Tensor& sum, const Routing& routing, const at::Tensor& number
 
 /// Returns entropy and rows of counts [kinds, K].
 DispatchCounts dispatch_of(const at::Tensor& counts) {
-  DispatchCounts dispatch;
-  dispatch.entropy = dispatch_entropy(counts).item<double>();
+  DispatchCounts dispatch{.entropy = dispatch_entropy(counts).item<double>()};
   const auto at = counts.accessor<int64_t, 2>();
   for (int64_t kind = 0; kind < counts.size(0); ++kind) {
     dispatch.rows.emplace_back();
@@ -112,14 +111,12 @@ std::string inputs_text(const std::vector<int64_t>& shape) {
   return fmt::format("images of {} (channels x height x width)", fmt::join(shape, " x "));
 }
 
-void check_outputs(const Model& model, const DatasetInfo& info) {
-  try {
-    check_num_outputs(model, info);
-  } catch (const Error& error) {
-    fail_usage("{}; choose data with {}, or a network with {}", error.what(),
-               count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
-               count_text(outputs_for(info), "output"));
-  }
+void check_outputs(const Model& model, const DatasetInfo& info) try {
+  check_num_outputs(model, info);
+} catch (const Error& error) {
+  fail_usage("{}; choose data with {}, or a network with {}", error.what(),
+             count_text(model.num_classes(), info.targets.empty() ? "class" : "target"),
+             count_text(outputs_for(info), "output"));
 }
 
 }  // namespace
@@ -211,16 +208,12 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   const std::unique_ptr<Meter> meter = meter_of(info, model, options.loss);
   EvaluateOptions measured = options;
   measured.on_batch = [&](const EvaluatedBatch& batch) {
-    ModelOutput on_cpu;
-    on_cpu.logits = batch.output.logits.cpu();
+    ModelOutput on_cpu{.logits = batch.output.logits.cpu()};
     const at::Tensor& targets = batch.labels_B.defined() ? batch.labels_B : batch.targets_BK;
     if (batch.images_BCHW.size(0) < targets.size(0)) {
       on_cpu.logits = options.processes->world().all_gather(on_cpu.logits, Traffic::metrics);
     }
-    Batch of_targets;
-    of_targets.labels = batch.labels_B;
-    of_targets.targets = batch.targets_BK;
-    meter->add(on_cpu, of_targets);
+    meter->add(on_cpu, {.labels = batch.labels_B, .targets = batch.targets_BK});
     counts.add(batch, info);
     if (options.on_batch) options.on_batch(batch);
   };

@@ -70,14 +70,13 @@ std::string asked_split(const EvaluateCheckpointOptions& options) {
 }
 
 /// Says whose data they are where no one gave their name.
-void check_is_here(const DatasetOpener& open, const std::string& data, const fs::path& checkpoint) {
-  try {
-    open.splits(data);
-  } catch (const Error&) {
-    if (has_spec(data)) throw;
-    fail_usage("{}: its training data, '{}', are not here; give --data", checkpoint.string(),
-               one_line(data));
-  }
+void check_is_here(const DatasetOpener& open, const std::string& data,
+                   const fs::path& checkpoint) try {
+  open.splits(data);
+} catch (const Error&) {
+  if (has_spec(data)) throw;
+  fail_usage("{}: its training data, '{}', are not here; give --data", checkpoint.string(),
+             one_line(data));
 }
 
 /// Returns whether the first of some classes, of which text sorts numbers first, is a number.
@@ -148,17 +147,15 @@ void match_classes(CheckpointData& data, const fs::path& from, std::string_view 
 
 /// Evaluates a network; errors of a forward pass are failures of the checkpoint, not of usage.
 Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& dataset,
-                          const EvaluateOptions& options, const fs::path& from) {
-  try {
-    Evaluation evaluation = evaluate(model, dataset, options);
-    if (!evaluation.is_complete) return evaluation;
-    const double loss = evaluation.metric("loss");
-    if (!std::isfinite(loss)) fail("the loss is {}", loss);
-    return evaluation;
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::usage) throw;
-    fail("{}: {}", from.string(), error.what());
-  }
+                          const EvaluateOptions& options, const fs::path& from) try {
+  Evaluation evaluation = evaluate(model, dataset, options);
+  if (!evaluation.is_complete) return evaluation;
+  const double loss = evaluation.metric("loss");
+  if (!std::isfinite(loss)) fail("the loss is {}", loss);
+  return evaluation;
+} catch (const Error& error) {
+  if (error.kind() == ErrorKind::usage) throw;
+  fail("{}: {}", from.string(), error.what());
 }
 
 Json per_class_json(const CheckpointEvaluation& result) {
@@ -258,12 +255,10 @@ int64_t trained_batch_size(const Checkpoint& checkpoint) {
 CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetOpener& open,
                                     const std::string& data, const std::string& split,
                                     std::string (*choose)(const std::vector<std::string>&)) {
-  CheckpointData found;
-  found.name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
-  if (data.empty()) check_is_here(open, found.name, checkpoint.folder);
-  found.split = split.empty() ? choose(open.splits(found.name)) : split;
-  found.dataset = open_split(open, found.name, found.split);
-  return found;
+  const std::string name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
+  if (data.empty()) check_is_here(open, name, checkpoint.folder);
+  const std::string chosen = split.empty() ? choose(open.splits(name)) : split;
+  return {name, chosen, open_split(open, name, chosen)};
 }
 
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
@@ -283,11 +278,9 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
-  CheckpointEvaluation result;
   Checkpoint checkpoint = load_newest_checkpoint(
       options.checkpoint,
       {.load_optimizer = false, .trust = options.trust, .accept_program = true});
-  result.checkpoint = checkpoint.folder;
   const bool probes = !options.few_shot.shots.empty();
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
                                              asked_split(options), evaluation_split);
@@ -295,8 +288,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);
   }
-  result.data = data.name;
-  result.split = data.split;
+  CheckpointEvaluation result = {
+      .checkpoint = checkpoint.folder, .data = data.name, .split = data.split};
   EvaluateOptions evaluate = options.evaluate;
   evaluate.batch_size = options.batch_size ? *options.batch_size : trained_batch_size(checkpoint);
   const std::shared_ptr<Model> model = model_of(checkpoint);

@@ -393,12 +393,10 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
         values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.
     skip_ = skip_.defined() ? at::maximum(skip_, skip) : skip;
   }
-  StepReport report;
-  report.deferred_metrics = [names = std::move(names),
-                             copy = std::make_shared<DeferredCopy>(values)] {
+  const auto copy = std::make_shared<DeferredCopy>(values);
+  return {.deferred_metrics = [names = std::move(names), copy] {
     return finite_metrics(names, copy->take());
-  };
-  return report;
+  }};
 }
 
 }  // namespace moesaic

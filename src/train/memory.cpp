@@ -138,8 +138,7 @@ void for_each_memory(Model& model, const std::vector<PhasePlan>& phases, int64_t
 }  // namespace
 
 TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch) {
-  TrainingMemory memory;
-  memory.weights = static_cast<double>(model.num_parameters()) * sizeof(float);
+  TrainingMemory memory{.weights = static_cast<double>(model.num_parameters()) * sizeof(float)};
   const PhaseKind& kind = phase_kinds().at(phase.config.kind.name());
   if (phase.steps == 0 || !kind.memory) return memory;
   const StepMemory step = kind.memory(phase.config, model);
@@ -160,12 +159,10 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   return memory;
 }
 
-std::optional<double> activation_memory(Model& model, const PhasePlan& phase, int64_t images) {
-  try {
-    return known_shapes([&] { return peak_of_step(model, phase, images, 2); });
-  } catch (const Error&) {
-    return std::nullopt;  // So few images are not routed alone.
-  }
+std::optional<double> activation_memory(Model& model, const PhasePlan& phase, int64_t images) try {
+  return known_shapes([&] { return peak_of_step(model, phase, images, 2); });
+} catch (const Error&) {
+  return std::nullopt;  // So few images are not routed alone.
 }
 
 void check_training_memory(const RunConfig& config, const Model& shape) {

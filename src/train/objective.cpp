@@ -156,10 +156,9 @@ void check_is_one(const std::string& loss, const SettingLocations& locations, co
 }
 
 ObjectiveKind classification_objective(const std::string& loss) {
-  ObjectiveKind kind;
-  kind.settings = NamedSettings(loss, ClassificationObjectiveConfig{});
-  kind.description = classification_losses().at(loss).description;
-  kind.takes_soft_labels = true;
+  ObjectiveKind kind = {.settings = NamedSettings(loss, ClassificationObjectiveConfig{}),
+                        .description = classification_losses().at(loss).description,
+                        .takes_soft_labels = true};
   kind.make = [loss](const NamedSettings& settings, const Model& model,
                      const std::string& precision) -> std::unique_ptr<Objective> {
     auto config = settings.as<ClassificationObjectiveConfig>();
@@ -213,9 +212,8 @@ ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
 /// The mean over images and targets of (output - target)^2, plus auxiliary losses. Outputs are the
 /// network's logits.
 ObjectiveKind squared_objective() {
-  ObjectiveKind kind;
-  kind.settings = NamedSettings("squared", SquaredObjectiveConfig{});
-  kind.description = "mean squared error, for real-valued targets";
+  ObjectiveKind kind = {.settings = NamedSettings("squared", SquaredObjectiveConfig{}),
+                        .description = "mean squared error, for real-valued targets"};
   kind.make = [](const NamedSettings& settings, const Model& model, const std::string& precision) {
     const auto weights = aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model);
     return std::make_unique<OfOutput>(
@@ -263,11 +261,11 @@ LossTerms hinge_terms(bool has_linear_gradient, const at::Tensor& logits_BC,
 }
 
 ObjectiveKind hinge_objective() {
-  ObjectiveKind kind;
-  kind.settings = NamedSettings("hinge", HingeConfig{});
-  kind.description =
-      "mean of max(0, 1 - margin), where the margin is the logit of the class minus the largest "
-      "other one";
+  ObjectiveKind kind = {
+      .settings = NamedSettings("hinge", HingeConfig{}),
+      .description =
+          "mean of max(0, 1 - margin), where the margin is the logit of the class minus the "
+          "largest other one"};
   kind.make = [](const NamedSettings& settings, const Model&, const std::string& precision) {
     const bool linear = settings.as<HingeConfig>().linear;
     return std::make_unique<OfOutput>(

@@ -308,9 +308,7 @@ std::vector<at::Tensor> Optimizer::prepared_gradients(const ParamGroup& part) {
 void Optimizer::step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const {
   const std::vector<at::Tensor> gradients = prepared_gradients(part);
   for (const auto& [weight_decay, lr_scale] : part.settings) {
-    UpdateRule::Group group;
-    group.weight_decay = weight_decay;
-    group.skip = skip;
+    UpdateRule::Group group{.weight_decay = weight_decay, .skip = skip};
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];

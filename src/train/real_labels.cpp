@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <charconv>
 #include <unordered_map>
 
 #include "moesaic/base/text.h"
@@ -13,9 +12,7 @@ namespace {
 int64_t number_of(const std::string& name) {
   const std::string stem = fs::path(name).stem().string();
   const size_t begin = stem.find_last_not_of("0123456789") + 1;  // npos + 1 is 0.
-  int64_t number = 0;
-  std::from_chars(stem.data() + begin, stem.data() + stem.size(), number);
-  return number;
+  return parsed_number<int64_t>(stem.substr(begin)).value_or(0);
 }
 
 /// Returns an image's place in the file of labels. Throws Error (usage) where it was `taken`.

@@ -105,12 +105,10 @@ std::string hash_of_labels(const Dataset& data) {
 }
 
 /// Returns the name and size of an image's file, nothing where there is none.
-std::optional<ImageFile> file_of(const Dataset& data, int64_t index) {
-  try {
-    return data.file(index);
-  } catch (const ImageError&) {
-    return ImageFile();  // It is lost with its shard each time, or the data have changed.
-  }
+std::optional<ImageFile> file_of(const Dataset& data, int64_t index) try {
+  return data.file(index);
+} catch (const ImageError&) {
+  return ImageFile();  // It is lost with its shard each time, or the data have changed.
 }
 
 /// Returns "" where images are not stored as files, which are added to `same`, if given.

@@ -87,14 +87,12 @@ void keep_results(const fs::path& root) {
 }
 
 /// Reads a record of a run; `suggestion` ends the line where it is not one.
-auto read_record(auto&& read, const std::string& suggestion) {
-  try {
-    return read();
-  } catch (const IoError&) {
-    throw;  // The file may be whole.
-  } catch (const Error& error) {
-    fail("{}; {}", error.what(), suggestion);
-  }
+auto read_record(auto&& read, const std::string& suggestion) try {
+  return read();
+} catch (const IoError&) {
+  throw;  // The file may be whole.
+} catch (const Error& error) {
+  fail("{}; {}", error.what(), suggestion);
 }
 
 void remove_start(const fs::path& root) {

@@ -385,8 +385,9 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
                      DatasetCache& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const SettingLocations locations(config.model, phase);
-  PhasePlan plan;
-  plan.config = phase;
+  PhasePlan plan{.config = phase,
+                 .precision = config.precision,
+                 .activation_checkpointing = config.activation_checkpointing};
   const auto* const gradient = phase.kind.find<GradientConfig>();
   if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
     fail_usage(
@@ -431,8 +432,6 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     }
     network.prune(KeepSpec::from_value(prune.keep), replace);
   }
-  plan.precision = config.precision;
-  plan.activation_checkpointing = config.activation_checkpointing;
   plan.num_outputs = outputs_for(data->info());
   plan.classes = network.classes;
   if (phase.on_entry.new_head) network.reset_head(plan.num_outputs);
@@ -464,19 +463,17 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 }  // namespace
 
 void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
-                  const RouteOptions& rule, int64_t tokens) {
-  try {
-    const int64_t experts = block.layer->options().num_experts;
-    route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
-  } catch (const Error& error) {
-    const SettingPaths paths = model.setting_paths();
-    const bool has_rows = rule.is_expert_choice() && rule.given_rows() > 0;
-    const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
-    const std::string place =
-        SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
-                                     locations.find_in_model(rows, "batch_size")});
-    fail_usage("{}: {}", locations.at_place(place), error.what());
-  }
+                  const RouteOptions& rule, int64_t tokens) try {
+  const int64_t experts = block.layer->options().num_experts;
+  route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+} catch (const Error& error) {
+  const SettingPaths paths = model.setting_paths();
+  const bool has_rows = rule.is_expert_choice() && rule.given_rows() > 0;
+  const std::string& rows = has_rows ? paths.rows_per_expert : paths.capacity_factor;
+  const std::string place =
+      SettingLocations::preferred({locations.find_in_model(paths.group_size, "batch_size"),
+                                   locations.find_in_model(rows, "batch_size")});
+  fail_usage("{}: {}", locations.at_place(place), error.what());
 }
 
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model,

@@ -71,12 +71,10 @@ void keep_orientation(const Json& started, DatasetCache& datasets, RunConfig& co
 }
 
 /// Returns whether a checkpoint says, unverified, that it ends a phase.
-bool ends_phase(const fs::path& checkpoint) {
-  try {
-    return parse<TrainState>(read_stored(checkpoint / "state.json")).is_phase_complete;
-  } catch (const Error&) {
-    return false;  // Whoever loads the checkpoint says what is wrong with it.
-  }
+bool ends_phase(const fs::path& checkpoint) try {
+  return parse<TrainState>(read_stored(checkpoint / "state.json")).is_phase_complete;
+} catch (const Error&) {
+  return false;  // Whoever loads the checkpoint says what is wrong with it.
 }
 
 /// Returns what a resumed run has to share with the one that was stopped to have its bits.

@@ -32,7 +32,7 @@ struct ModelOutput {
   std::vector<RoutingRecord> routings;  ///< One record for each MoE layer, in order.
 };
 
-/// A MoE layer and the index of its block.
+/// An MoE layer and the index of its block.
 struct MoEBlock {
   int64_t block = 0;
   nn::MoELayer layer{nullptr};
@@ -123,7 +123,7 @@ class Model : public torch::nn::Module {
   /// Returns the configured weights of auxiliary losses, by the names of aux_loss_names().
   virtual std::map<std::string, double> aux_losses() const { return {}; }
 
-  /// Returns the tokens that a MoE layer routes for one image, of all members.
+  /// Returns the tokens that an MoE layer routes for one image, of all members.
   virtual int64_t tokens_per_image() const = 0;
 
   /// Returns which of these tokens are patches of the image, of each member; nothing where tokens

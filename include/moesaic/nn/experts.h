@@ -55,7 +55,7 @@ struct ExpertsScript {
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};
 };
 
-/// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.
+/// The K expert networks of an MoE layer. Each kind of experts has a header beside this one.
 ///
 /// The experts' inputs may differ from the router's: the layer gets an input of any shape for each
 /// of the T tokens, [T, ...]. A row without an expert (past the last offset) is zero.

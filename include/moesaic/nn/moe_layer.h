@@ -47,6 +47,23 @@ ExpertsOutput combine_rows(const ExpertRows& rows, const Routing& routing);
 ExpertsOutput mixture(Experts& experts, const at::Tensor& x, const Routing& routing,
                       const at::Generator& random);
 
+/// Experts whose operator reads the inputs of a routing's rows itself: nothing is dispatched.
+class RoutedExperts : public Experts {
+ public:
+  std::optional<ExpertsOutput> fused(const at::Tensor& x, const Routing& routing,
+                                     const at::Generator&) override {
+    return combine_rows(rows_of(x, routing), routing);
+  }
+  ExpertRows compute(const at::Tensor& rows, const Routing& routing,
+                     const at::Generator&) override {
+    return rows_of(rows, routing_of_rows(routing));
+  }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
+
+  /// Returns the outputs [A, o] of the routing's rows, whose tokens are of the inputs x [T, ...].
+  virtual ExpertRows rows_of(const at::Tensor& x, const Routing& routing) const = 0;
+};
+
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
 ///
 ///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .num_experts = 8});

@@ -19,25 +19,14 @@ namespace nn {
 /// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with
 /// parameters `w` [K, d, J] and `b` [K, J], undefined without biases, see filter_experts() of ops.
 /// A neuron is a filter.
-class FilterExpertsImpl : public Experts {
+class FilterExpertsImpl : public RoutedExperts {
  public:
   /// Makes so many experts, whose initial values are drawn from `generator`.
   FilterExpertsImpl(const ClusterMoEConfig& config, int64_t experts,
                     const at::Generator& generator);
 
-  /// Computes x_TPd [T, P, d] -> [T, C] by an operator that dispatches.
-  std::optional<ExpertsOutput> fused(const at::Tensor& x_TPd, const Routing& routing,
-                                     const at::Generator&) override {
-    return combine_rows(rows_of(x_TPd, routing), routing);
-  }
-  /// Computes dispatched rows_APd [A, P, d] -> [A, C].
-  ExpertRows compute(const at::Tensor& rows_APd, const Routing& routing,
-                     const at::Generator&) override {
-    return rows_of(rows_APd, routing_of_rows(routing));
-  }
-  /// Returns the outputs [A, C] of the routing's rows.
-  ExpertRows rows_of(const at::Tensor& x_TPd, const Routing& routing) const;
-  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
+  /// Computes x_TPd [T, P, d] -> [A, C].
+  ExpertRows rows_of(const at::Tensor& x_TPd, const Routing& routing) const override;
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return num_outputs_; }
   double flops_per_row() const override {

@@ -19,24 +19,13 @@ namespace nn {
 /// Experts of the patch-level mixture of convolutional networks (pMoE paper, eqs. 1 and 23), for
 /// one patch: output i is sum_r a_{r,s,i} ReLU(<w_{r,s}, x>), without biases. Parameter `w` [K, d,
 /// h]; buffer `a` [K, h, o], which is fixed. There is one output for two classes, else one each.
-class PatchExpertsImpl : public Experts {
+class PatchExpertsImpl : public RoutedExperts {
  public:
   /// Draws the initial values from `generator`.
   PatchExpertsImpl(const PMoEConfig& config, const at::Generator& generator);
 
-  /// Computes patches x_Td [T, d] -> [T, o] by an operator that dispatches.
-  std::optional<ExpertsOutput> fused(const at::Tensor& x_Td, const Routing& routing,
-                                     const at::Generator&) override {
-    return combine_rows(rows_of(x_Td, routing), routing);
-  }
-  /// Computes dispatched rows_Ad [A, d] -> [A, o].
-  ExpertRows compute(const at::Tensor& rows_Ad, const Routing& routing,
-                     const at::Generator&) override {
-    return rows_of(rows_Ad, routing_of_rows(routing));
-  }
-  /// Returns the outputs [A, o] of the routing's rows.
-  ExpertRows rows_of(const at::Tensor& x_Td, const Routing& routing) const;
-  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
+  /// Computes patches x_Td [T, d] -> [A, o].
+  ExpertRows rows_of(const at::Tensor& x_Td, const Routing& routing) const override;
   int64_t num_experts() const override { return w.size(0); }
   int64_t num_outputs() const override { return a.size(2); }
   double flops_per_row() const override {

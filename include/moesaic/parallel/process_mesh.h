@@ -28,9 +28,7 @@ class ProcessMesh {
   static std::shared_ptr<const ProcessMesh> from_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                        int64_t rank, int64_t size,
                                                        const ParallelConfig& config) {
-    Launch launch;
-    launch.rank = launch.local_rank = rank;
-    launch.world_size = size;
+    const Launch launch{.rank = rank, .world_size = size, .local_rank = rank};
     return from_store(store, launch, config, /*uses_cuda=*/false);
   }
   /// Makes process 0 of so many that only count what they would send: each group has a counter of

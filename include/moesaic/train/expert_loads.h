@@ -12,7 +12,7 @@ namespace moesaic {
 /// What the lines of metrics say of each kept expert, in the layers of "routing" that have it.
 inline constexpr std::array kExpertMetrics = {"load", "dropped", "router_norm"};
 
-/// Mean load of a MoE layer's experts over some steps.
+/// Mean load of an MoE layer's experts over some steps.
 struct LayerLoads {
   int64_t block = 0;
   std::vector<int64_t> kept;  ///< Ids of the experts.

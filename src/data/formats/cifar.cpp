@@ -58,8 +58,7 @@ std::vector<std::string> numbered_roles(const DatasetSpec& spec, const std::stri
   for (const auto& [role, file] : spec.files) {
     if (role.starts_with(split + "_")) roles.push_back(role);
   }
-  std::stable_sort(roles.begin(), roles.end(),
-                   [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  std::ranges::stable_sort(roles, {}, [](const std::string& role) { return role.size(); });
   return roles;
 }
 
@@ -106,15 +105,13 @@ std::shared_ptr<const Dataset> open_cifar(const DatasetSpec& spec, DatasetInfo i
 
 /// Verifies size and labels of a file without a hash; returns the problem, or "".
 std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
-                              const DatasetFile& file) {
+                              const DatasetFile& file) try {
   cifar::Records records;
-  try {
-    cifar::read(path, file.size, layout(spec), records);
-    check_labels(records.labels, spec.classes.size(), path.string());
-  } catch (const Error& error) {
-    return error.what();
-  }
+  cifar::read(path, file.size, layout(spec), records);
+  check_labels(records.labels, spec.classes.size(), path.string());
   return "";
+} catch (const Error& error) {
+  return error.what();
 }
 
 }  // namespace

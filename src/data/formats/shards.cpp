@@ -356,13 +356,11 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
 }
 
 /// Returns what is wrong with a shard, compared with its description and then read, or "".
-std::string problem_of(const PlacedShard& shard, const ClassNumbers& classes) {
-  try {
-    const std::string problem = shard_problem(shard.path, shard.described);
-    return problem.empty() ? index_shard(shard.path, shard.described, classes).problem : problem;
-  } catch (const Error& error) {
-    return error.what();
-  }
+std::string problem_of(const PlacedShard& shard, const ClassNumbers& classes) try {
+  const std::string problem = shard_problem(shard.path, shard.described);
+  return problem.empty() ? index_shard(shard.path, shard.described, classes).problem : problem;
+} catch (const Error& error) {
+  return error.what();
 }
 
 /// Names each shard that is not what is described, then decodes all images that are described;

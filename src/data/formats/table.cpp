@@ -193,8 +193,7 @@ Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
   for (const safetensors::Entry& entry : file.entries()) names.push_back(entry.name);
   std::ranges::sort(names);
   const TableColumns columns = table_columns(config, names, path);
-  Table table;
-  table.x_Nd = joined_tensors(file, path, names, columns.inputs, nullptr);
+  Table table{.x_Nd = joined_tensors(file, path, names, columns.inputs, nullptr)};
   at::Tensor& target = columns.label ? table.label_N : table.y_NK;
   target = columns.label
                ? read_tensor(file, path, names[*columns.label], 1, Numbers::integer).to(at::kLong)

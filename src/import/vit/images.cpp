@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How images become inputs: timm's pretrained_cfg and Hugging Face's preprocessor_config.json.
 
-#include <algorithm>
 #include <cmath>
 
 #include "vit.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"

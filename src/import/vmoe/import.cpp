@@ -10,6 +10,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/fetch_file.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "reference.h"
 
 namespace moesaic {
@@ -25,7 +26,7 @@ class Initialiser {
       : tensors(vmoe_tensors(target)),
         plan(plan_moves(arrays.entries, tensors, rules, arrays.from, rules_from)),
         arrays_(arrays),
-        kept_experts_(target.encoder.moe.kept_experts) {}
+        target_(target) {}
 
   const std::vector<VMoETensor> tensors;  ///< Those of the unpruned network.
   const VMoEPlan plan;
@@ -35,7 +36,7 @@ class Initialiser {
     TensorMap shapes;
     for (const VMoETensor& tensor : tensors) {
       std::vector<int64_t> shape = tensor.shape;
-      if (const auto* kept = kept_of(tensor)) shape.front() = std::ssize(*kept);
+      if (const auto* kept = kept_experts_of(target_, tensor.name)) shape[0] = std::ssize(*kept);
       shapes[tensor.name] = at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
     }
     return shapes;
@@ -73,22 +74,13 @@ class Initialiser {
       return array_of_tensor(tensor, static_cast<size_t>(&array - tensor.arrays.data()),
                              fresh_.at(tensor.name));
     });
-    const auto* kept = kept_of(tensor);
+    const auto* kept = kept_experts_of(target_, name);
     return kept == nullptr ? whole : whole.index_select(0, at::tensor(*kept, at::kLong));
   }
 
  private:
-  /// Returns the experts that the target keeps of a tensor of experts, or nullptr for other tensors
-  /// and unpruned blocks.
-  const std::vector<int64_t>* kept_of(const VMoETensor& tensor) const {
-    for (const auto& [block, kept] : kept_experts_) {
-      if (tensor.name.starts_with("blocks." + block + ".moe.experts.")) return &kept;
-    }
-    return nullptr;
-  }
-
   const VMoEArrays& arrays_;
-  const std::map<std::string, std::vector<int64_t>> kept_experts_;
+  const VMoEConfig& target_;
   TensorMap fresh_;  ///< Tensors with an array that is drawn.
 };
 

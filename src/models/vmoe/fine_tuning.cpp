@@ -50,14 +50,6 @@ at::Tensor zoom_grid(const at::Tensor& source_ssd, int64_t to) {
   return sum.to(at::kFloat);
 }
 
-/// Returns the experts that pruning left of a tensor of experts, or nullptr if it has them all.
-const std::vector<int64_t>* kept_experts(const VMoEConfig& config, const std::string& name) {
-  for (const auto& [block, kept] : config.encoder.moe.kept_experts) {
-    if (name.starts_with("blocks." + block + ".moe.experts.")) return &kept;
-  }
-  return nullptr;
-}
-
 /// Returns whether the networks differ in image size, members, or the layer before the head.
 bool differ_as_in_fine_tuning(const VMoE& a, const VMoE& b) {
   return a.input_shape() != b.input_shape() || a.num_members() != b.num_members() ||
@@ -100,10 +92,17 @@ at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens) {
   return target.token ? at::cat({rows.narrow(1, 0, 1), zoomed}, 1) : zoomed;
 }
 
+const std::vector<int64_t>* kept_experts_of(const VMoEConfig& config, const std::string& name) {
+  for (const auto& [block, kept] : config.encoder.moe.kept_experts) {
+    if (name.starts_with("blocks." + block + ".moe.experts.")) return &kept;
+  }
+  return nullptr;
+}
+
 at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& name,
                                 const at::Tensor& values) {
   const at::Tensor held = values.to(at::kCPU, at::kFloat);
-  const std::vector<int64_t>* const kept = kept_experts(config, name);
+  const std::vector<int64_t>* const kept = kept_experts_of(config, name);
   if (kept == nullptr) return held;
   std::vector<int64_t> shape = held.sizes().vec();
   shape.front() = config.encoder.moe.num_experts;
@@ -142,7 +141,7 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
     const std::vector<int64_t> to = place->second.sizes().vec();
     std::vector<int64_t> shape = value.sizes().vec();
     const bool resized = name == "position_embedding";
-    const bool pruned = shape != to && kept_experts(given, name) != nullptr;
+    const bool pruned = shape != to && kept_experts_of(given, name) != nullptr;
     if (pruned) shape.front() = given.encoder.moe.num_experts;
     const std::string problem = resized       ? vit_zoom_problem(shape, to)
                                 : shape == to ? ""

@@ -133,20 +133,12 @@ struct WeightsSource {
 
 WeightsSource token_choice_source(const RouteOptions& rule, int64_t experts, Dialect dialect) {
   const std::string selected = fmt::format("[:, :{}]", rule.k);
-  std::string gate;
-  switch (rule.gate) {
-    case Gate::softmax_selected:
-    case Gate::softmax_all:
-      gate = fmt::format(kSoftmax, fmt::arg("k", rule.k),
-                         fmt::arg("over", rule.gate == Gate::softmax_all ? "" : selected));
-      break;
-    case Gate::logit:
-      gate = "gate = ranked" + selected;
-      break;
-    default:
-      gate = "gate = torch.ones_like(ranked" + selected + ")";
-      break;
-  }
+  const bool over_all = rule.gate == Gate::softmax_all;
+  const std::string gate =
+      over_all || rule.gate == Gate::softmax_selected
+          ? fmt::format(kSoftmax, fmt::arg("k", rule.k), fmt::arg("over", over_all ? "" : selected))
+      : rule.gate == Gate::logit ? "gate = ranked" + selected
+                                 : "gate = torch.ones_like(ranked" + selected + ")";
   const bool drops = rule.capacity.has_capacity();
   return {fmt::format(kTokenChoiceSource, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"

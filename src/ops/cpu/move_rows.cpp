@@ -2,7 +2,6 @@
 // Rows that move between tokens and experts: dispatch, combine and their gradients.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 

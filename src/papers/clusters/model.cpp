@@ -220,8 +220,8 @@ nn::MoELayer image_token_layer(const ImageTokenRouterConfig& router, int64_t wid
   return layer;
 }
 
-/// Returns the paths of the settings of a router of images and of the network's classes.
-SettingPaths image_token_paths() {
+/// Returns the paths of the settings of a router of images and of the network's sizes.
+SettingPaths image_token_paths(std::string image_size, std::string channels = {}) {
   return {.router_name = "router.name",
           .router_noise = "router.noise_scale",
           .router_noise_kind = "router.noise",
@@ -230,6 +230,8 @@ SettingPaths image_token_paths() {
           .evaluation_capacity_factor = "router.dispatcher.evaluation_capacity_factor",
           .group_size = "router.group_size",
           .classes = "num_classes",
+          .image_size = std::move(image_size),
+          .channels = std::move(channels),
           .kept_experts = "router.kept_experts"};
 }
 
@@ -314,9 +316,7 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
 }
 
 SettingPaths ClusterMoE::setting_paths() const {
-  SettingPaths paths = image_token_paths();
-  paths.image_size = "num_patches";
-  return paths;
+  return image_token_paths("num_patches");
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
@@ -401,10 +401,7 @@ ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator
 }
 
 SettingPaths ImageMoE::setting_paths() const {
-  SettingPaths paths = image_token_paths();
-  paths.image_size = "image_size";
-  paths.channels = "channels";
-  return paths;
+  return image_token_paths("image_size", "channels");
 }
 
 void ImageMoE::reset_head(int64_t classes) {

@@ -70,7 +70,7 @@ class LinkMoments {
 };
 
 /// Coefficients of y^3, y^2 and y, of the least norm where several satisfy Condition 1.
-std::array<double, 3> solve_quartic(const LinkMoments& of) {
+std::array<double, 3> solve_quartic(const LinkMoments& of, const char* link) {
   at::Tensor left = at::empty({3, 3}, at::kDouble), right = at::empty({3, 1}, at::kDouble);
   auto l = left.accessor<double, 2>(), r = right.accessor<double, 2>();
   for (int n = 1; n <= 3; ++n) {
@@ -80,7 +80,10 @@ std::array<double, 3> solve_quartic(const LinkMoments& of) {
   const at::Tensor found = at::linalg_pinv(left, 1e-10).mm(right);
   const double off = (left.mm(found) - right).norm().item<double>();
   if (!(off <= 1e-8 * (1.0 + right.norm().item<double>()))) {
-    fail_usage("no polynomial of degree 4 satisfies Condition 1: its three equations contradict");
+    fail_usage(
+        "link '{}' is not valid for L4: no polynomial of degree 4 satisfies Condition 1: its three "
+        "equations contradict",
+        link);
   }
   return {found[0].item<double>(), found[1].item<double>(), found[2].item<double>()};
 }
@@ -108,13 +111,8 @@ OutputTransforms output_transforms(Link link, double noise) {
   const char* name = kLinkNames.at(static_cast<size_t>(link));
   constexpr double kZero = 1e-7;  // Well above the quadrature's error.
   const LinkMoments of(link, noise);
-  OutputTransforms out;
-  try {
-    const auto [alpha, beta, gamma] = solve_quartic(of);
-    out = {.alpha = alpha, .beta = beta, .gamma = gamma};
-  } catch (const Error& error) {
-    fail_usage("link '{}' is not valid for L4: {}", name, error.what());
-  }
+  const auto [alpha, beta, gamma] = solve_quartic(of, name);
+  OutputTransforms out{.alpha = alpha, .beta = beta, .gamma = gamma};
   const auto quartic = [&](int n) {
     return of.at(4, n) + out.alpha * of.at(3, n) + out.beta * of.at(2, n) + out.gamma * of.at(1, n);
   };

@@ -180,9 +180,8 @@ Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
       "gru", nn::GruMixture(config_.input_size, config_.hidden_size,
                             is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator,
                             has_sigmoids ? nn::GruGates::sigmoid : nn::GruGates::binary));
-  head = register_module("head", torch::nn::Linear(config_.hidden_size, config_.num_classes));
-  nn::xavier_uniform(head->weight, generator);
-  torch::nn::init::zeros_(head->bias);
+  head =
+      register_module("head", nn::make_linear(config_.hidden_size, config_.num_classes, generator));
 }
 
 ModelOutput Gru::forward(const at::Tensor& images_BCHW, const at::Generator&) {

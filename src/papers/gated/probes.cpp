@@ -184,9 +184,7 @@ void measure_gates(ProbedModel& subject, Measurement& measurement) {
   const Dataset& data = *subject.data.at("test");
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   std::map<std::string, Sums> sums;
-  LoaderOptions options;
-  options.batch_size = 500;
-  Loader loader(subject.data.at("test"), options);
+  Loader loader(subject.data.at("test"), {.batch_size = 500});
   while (!loader.is_done()) {
     const Batch batch = loader.next().to(subject.model.device());
     for (const auto& [gate, values_BT] : subject.model.gates_over_time(batch.inputs)) {

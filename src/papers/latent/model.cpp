@@ -102,18 +102,17 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
   // Noise breaks ties. It is far below the spread of logits that differ, so that few samples have
   // another order because of it.
   constexpr double kTies = 1e-6;
-  RouterOptions options;
-  options.width = width;
-  options.num_experts = experts;
-  if (routing == kTopOne) {
-    options.rule = {.k = 1, .kept = kept, .pruned = PrunedSelection::reroute};
-    options.noise = {NoiseKind::uniform, kTies};
-    options.evaluation_seed = 0;
-    options.gate_noise = false;
-  } else {
-    options.rule = {.kind = RoutingKind::threshold, .kept = kept};
+  if (routing != kTopOne) {
+    return {.width = width,
+            .num_experts = experts,
+            .rule = {.kind = RoutingKind::threshold, .kept = kept}};
   }
-  return options;
+  return {.width = width,
+          .num_experts = experts,
+          .rule = {.k = 1, .kept = kept, .pruned = PrunedSelection::reroute},
+          .noise = {NoiseKind::uniform, kTies},
+          .evaluation_seed = 0,
+          .gate_noise = false};
 }
 
 std::string latent_routing_name(const RouterOptions& options) {

@@ -92,8 +92,7 @@ class SphericalSgd final : public LatentPhase {
     const at::Tensor router_Kd = starting_router(from.num_experts());
     SphericalNeurons neurons = starting_neurons(from);
     const RoutedBlock block = routed(samples(steps_done_, steps), steps_done_, router_Kd);
-    StepReport report{.images = steps, .steps = steps};
-    report.lr = config_.lr;
+    StepReport report{.lr = config_.lr, .images = steps, .steps = steps};
     report.metrics["turn"] = check_turn(block.rows, neurons, step);
     spherical_sgd(neurons, block.rows, step);
     if (!all_finite(neurons.w_Nd)) throw DivergedError("a weight is not finite");
@@ -124,16 +123,11 @@ class SphericalSgd final : public LatentPhase {
 
   /// Returns a copy of the neurons that the next step starts from.
   SphericalNeurons starting_neurons(const nn::ShallowExpertsImpl& from) const {
-    at::Tensor w = from.w, a = from.a;
-    if (steps_done_ == 0 && config_.restart) {
-      const auto drawn = from.draw_neurons(generator("latent.restart"));
-      w = drawn.w;
-      a = drawn.a;
-    }
-    SphericalNeurons neurons{host_copy(w).flatten(0, 1), host_copy(a).flatten(),
-                             host_copy(from.b).flatten(), at::Tensor()};
-    if (from.hermite.defined()) neurons.hermite_NK = host_copy(from.hermite).flatten(0, 1);
-    return neurons;
+    const bool restarts = steps_done_ == 0 && config_.restart;
+    const auto [w, a] = restarts ? from.draw_neurons(generator("latent.restart"))
+                                 : nn::ShallowExpertsImpl::Neurons{from.w, from.a};
+    return {host_copy(w).flatten(0, 1), host_copy(a).flatten(), host_copy(from.b).flatten(),
+            from.hermite.defined() ? host_copy(from.hermite).flatten(0, 1) : at::Tensor()};
   }
 
   /// Returns the router of so many experts that the next step starts from.
@@ -271,10 +265,9 @@ class RouterAscent final : public LatentPhase {
     const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch_size));
     const double shift = check_shift(x_Sd, change_Kd);
     set_router_rows(layer_, router_Kd + change_Kd);
-    StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
-                      .images = plan_.batch_size};
-    report.lr = config_.lr;
-    return report;
+    return {.metrics = {{"correlation", correlation}, {"shift", shift}},
+            .lr = config_.lr,
+            .images = plan_.batch_size};
   }
 
   std::string divergence_hint() const override { return lower_hint("lr", config_.lr); }

@@ -189,8 +189,7 @@ ModelOutput PMoE::forward_patches(const at::Tensor& x_Bnd, const at::Generator& 
 
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
   std::map<std::string, at::Tensor> found = {{"neuron", experts->w.detach().transpose(1, 2)}};
-  if (moe.is_empty()) return found;
-  found["router"] = router_directions();
+  if (!moe.is_empty()) found["router"] = router_directions();
   return found;
 }
 
@@ -235,9 +234,7 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(
   norm = register_module("norm",
                          nn::BatchNorm1d(nn::keras_batch_norm_options(trunk->maps().channels)));
   head = register_module(
-      "head", torch::nn::Linear(trunk->maps().channels, outputs_of(config_.num_classes)));
-  nn::xavier_uniform(head->weight, generator);
-  torch::nn::init::zeros_(head->bias);
+      "head", nn::make_linear(trunk->maps().channels, outputs_of(config_.num_classes), generator));
 }
 
 at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {

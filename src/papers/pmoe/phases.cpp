@@ -64,9 +64,8 @@ PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t r
         data->generate(data->is_endless() ? stream_offset(run_seed) : 0, count);
     return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
   }
-  LoaderOptions options;
-  options.batch_size = count;
-  Loader loader(data->is_endless() ? make_sample(data, count, run_seed) : data, options);
+  Loader loader(data->is_endless() ? make_sample(data, count, run_seed) : data,
+                {.batch_size = count});
   const Batch batch = loader.next();
   // The samples are those of the theory: none stands for another.
   if (!batch.replaced.empty()) fail("{}", batch.replaced.begin()->second);
@@ -115,10 +114,9 @@ class PatchSgd final : public OnlinePhase {
     const int64_t steps = steps_of(config_.chunk_size);
     const Batches batches = batches_of(count_, plan_.batch_size, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();
-    StepReport report;
-    report.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches);
-    report.steps = steps;
-    report.lr = config_.lr;
+    StepReport report{.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches),
+                      .lr = config_.lr,
+                      .steps = steps};
     for (const at::Tensor& batch_B : batches) report.images += batch_B.size(0);
     return report;
   }

@@ -72,14 +72,10 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   const at::Tensor tokens_T1 = images_BCHW.reshape({-1, 1});
   const at::Tensor known = at::arange(config_.num_patterns, tokens_T1.options());
   const at::Tensor x_Td = tokens_T1.eq(known).to(moe->router->weight.scalar_type());
-  nn::MoEOutput routed = moe->forward(x_Td, tokens_T1, random);
+  const nn::MoEOutput routed = moe->forward(x_Td, tokens_T1, random);
   const at::Tensor f_B1 =
       routed.y_Td.view({images_BCHW.size(0), config_.num_tokens}).sum(1, /*keepdim=*/true);
-  ModelOutput out;
-  out.pre_logits = f_B1;
-  out.logits = at::cat({f_B1 / 2, -f_B1 / 2}, 1);
-  out.routings.push_back(std::move(routed));
-  return out;
+  return {at::cat({f_B1 / 2, -f_B1 / 2}, 1), f_B1, {routed}};
 }
 
 }  // namespace moesaic

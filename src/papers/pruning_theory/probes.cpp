@@ -109,16 +109,14 @@ std::vector<ExpertState> states_of(ProbedModel& subject, Model& start) {
   return states;
 }
 
-Metric found(const char* name, const char* label, int digits = 3) {
-  Metric metric = amount_metric(name, label, digits);
+Metric found(const char* name, const char* label, int digits = 3, double most = Metric().max) {
+  Metric metric = amount_metric(name, label, digits, most);
   metric.is_optional = true;  // Without an expert of the kind there is nothing to measure.
   return metric;
 }
 
 Metric found_fraction(const char* name, const char* label) {
-  Metric metric = found(name, label);
-  metric.max = 1.0;
-  return metric;
+  return found(name, label, 3, 1.0);
 }
 
 constexpr const char* kNorms = "norms";

@@ -22,6 +22,9 @@ at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens);
 /// Returns why vit_zoom() cannot turn the first shape into the second, "" if it can.
 std::string vit_zoom_problem(const std::vector<int64_t>& from, const std::vector<int64_t>& to);
 
+/// Returns the experts that pruning left of a tensor of experts, or nullptr if it has them all.
+const std::vector<int64_t>* kept_experts_of(const VMoEConfig& config, const std::string& name);
+
 /// Returns a tensor of a network's state, float32 on the CPU, with rows of zeros for the experts
 /// that pruning removed, which give a token routed to them nothing as well.
 at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& name,

@@ -14,6 +14,7 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
+using WriteAtomic = test::InFolder;
 
 std::string text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
@@ -122,8 +123,7 @@ TEST(UniqueSibling, IsShortEnoughForFilesOfTheLongestName) {
   EXPECT_THAT(folder.names(), ::testing::UnorderedElementsAre(std::string(255, 'x'), umlauts));
 }
 
-TEST(WriteAtomic, CreatesAndReplaces) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, CreatesAndReplaces) {
   write_atomic(folder / "x", "one");
   EXPECT_EQ(test::get(folder / "x"), "one");
   const std::array<std::byte, 2> bytes = {std::byte{0}, std::byte{255}};
@@ -132,8 +132,7 @@ TEST(WriteAtomic, CreatesAndReplaces) {
   EXPECT_THAT(folder.names(), ElementsAre("x"));
 }
 
-TEST(WriteAtomic, WorksInTheCurrentFolder) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, WorksInTheCurrentFolder) {
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
   write_atomic("x", "here");
@@ -141,8 +140,7 @@ TEST(WriteAtomic, WorksInTheCurrentFolder) {
   EXPECT_EQ(test::get(folder / "x"), "here");
 }
 
-TEST(WriteAtomic, FollowsALink) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, FollowsALink) {
   test::put(folder / "target", "old");
   fs::create_symlink("target", folder / "link");
   write_atomic(folder / "link", "new");
@@ -150,8 +148,7 @@ TEST(WriteAtomic, FollowsALink) {
   EXPECT_EQ(test::get(folder / "target"), "new");
 }
 
-TEST(WriteAtomic, LeavesDevicesAndFoldersAlone) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, LeavesDevicesAndFoldersAlone) {
   EXPECT_THAT(test::failure_of([&] { write_atomic(folder.path(), "x"); }),
               AllOf(HasSubstr(folder.path().string()), HasSubstr("not a regular file")));
   ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
@@ -159,15 +156,13 @@ TEST(WriteAtomic, LeavesDevicesAndFoldersAlone) {
   EXPECT_TRUE(fs::is_fifo(folder / "fifo"));
 }
 
-TEST(WriteAtomic, NamesThePlaceAndNotItsStagingName) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, NamesThePlaceAndNotItsStagingName) {
   const fs::path place = folder / "none/x";
   EXPECT_THAT(test::failure_of([&] { write_atomic(place, "x"); }),
               AllOf(HasSubstr(place.string() + ": cannot create"), HasSubstr("No such file")));
 }
 
-TEST(WriteAtomic, KeepsTheOldFileWhenTheDiskIsFull) {
-  const test::TempDir folder;
+TEST_F(WriteAtomic, KeepsTheOldFileWhenTheDiskIsFull) {
   test::put(folder / "x", "old");
   const std::string large(100'000, 'n');
   {

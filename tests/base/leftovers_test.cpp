@@ -12,9 +12,9 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
+using RemoveLeftovers = test::InFolder;
 
-TEST(RemoveLeftovers, TakesOnlyStagingNames) {
-  const test::TempDir folder;
+TEST_F(RemoveLeftovers, TakesOnlyStagingNames) {
   fs::create_directory(unique_sibling(folder / "step_1"));
   test::put(unique_sibling(folder / "a.json"), "half");
   const std::vector<std::string> others = {
@@ -27,8 +27,7 @@ TEST(RemoveLeftovers, TakesOnlyStagingNames) {
   EXPECT_THAT(test::failure_of([&] { remove_leftovers(folder / "none"); }), HasSubstr("none"));
 }
 
-TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
-  const test::TempDir folder;
+TEST_F(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
   test::HoldingProcess other([&] {
     return std::pair(std::make_unique<AtomicFile>(folder / "export.safetensors"),
                      std::make_unique<StagedDirectory>(folder / "packed"));
@@ -42,8 +41,7 @@ TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
   EXPECT_THAT(folder.names(), ElementsAre());
 }
 
-TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {
-  const test::TempDir folder;
+TEST_F(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {
   AtomicFile file(folder / "export.safetensors");
   StagedDirectory staged(folder / "packed");
   remove_leftovers(folder.path());
@@ -52,8 +50,7 @@ TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {
   EXPECT_THAT(folder.names(), ElementsAre("export.safetensors", "packed"));
 }
 
-TEST(RemoveLeftovers, PutsBackWhatHasNoSuccessor) {
-  const test::TempDir folder;
+TEST_F(RemoveLeftovers, PutsBackWhatHasNoSuccessor) {
   for (const char* name :
        {".best.7-0.moesaic.part", ".best.7-1.moesaic.old", ".last.7-2.moesaic.old", "last"}) {
     fs::create_directory(folder / name);

@@ -32,11 +32,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string lock_failure(const fs::path& folder) {
+  return test::failure_of([&] { LockFile lock(folder); });
+}
+
 TEST(LockFile, NamesTheHolderToASecondOne) {
   const test::TempDir folder;
   std::optional<LockFile> first(folder.path());
   EXPECT_THAT(
-      test::failure_of([&] { LockFile second(folder.path()); }),
+      lock_failure(folder.path()),
       AllOf(HasSubstr(folder.path().string()), HasSubstr("process " + std::to_string(::getpid()))));
   first.reset();
   EXPECT_NO_THROW(LockFile again(folder.path()));
@@ -45,8 +49,7 @@ TEST(LockFile, NamesTheHolderToASecondOne) {
 TEST(LockFile, DropsWhenItsProcessDies) {
   const test::TempDir folder;
   test::HoldingProcess other([&] { return std::make_unique<LockFile>(folder.path()); });
-  EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }),
-              HasSubstr("process " + std::to_string(other.id())));
+  EXPECT_THAT(lock_failure(folder.path()), HasSubstr("process " + std::to_string(other.id())));
   other.kill();
   EXPECT_NO_THROW(LockFile lock(folder.path()));
 }
@@ -54,8 +57,8 @@ TEST(LockFile, DropsWhenItsProcessDies) {
 TEST(LockFile, FollowsNoLink) {
   const test::TempDir folder;
   test::put(folder / "mine", "precious");
-  std::filesystem::create_symlink("mine", folder / ".lock");
-  EXPECT_EQ(test::failure_of([&] { LockFile lock(folder.path()); }),
+  fs::create_symlink("mine", folder / ".lock");
+  EXPECT_EQ(lock_failure(folder.path()),
             (folder / ".lock").string() + ": a link, which is not followed; remove it");
   EXPECT_EQ(test::get(folder / "mine"), "precious");
 }
@@ -67,7 +70,7 @@ TEST(LockFile, IsTheFileThatHasTheName) {
     fs::remove(folder / ".lock");
     other.emplace(folder.path());
   };
-  EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }), HasSubstr("in use by"));
+  EXPECT_THAT(lock_failure(folder.path()), HasSubstr("in use by"));
   before_lock = nullptr;
   other.reset();
   EXPECT_NO_THROW(LockFile lock(folder.path()));
@@ -78,8 +81,7 @@ TEST(LockFile, LocksAFileOfOtherNamesAndWritesNothingToIt) {
   test::put(folder / "mine", "1234\n");  // As where a backup holds a lock file of before.
   fs::create_hard_link(folder / "mine", folder / ".lock");
   const LockFile lock(folder.path());
-  EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),
-              HasSubstr("in use by another process"));
+  EXPECT_THAT(lock_failure(folder.path()), HasSubstr("in use by another process"));
   EXPECT_EQ(test::get(folder / "mine"), "1234\n");
 }
 
@@ -110,15 +112,14 @@ TEST(LockFile, WritesNothingToAFileWithOtherContent) {
        {"my notes", "12 eggs\n", "1\n2\n", "00000000000000000000000000000000000 words"}) {
     test::put(folder / ".lock", text);
     const LockFile lock(folder.path());
-    EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),
-                HasSubstr("in use by another process"));
+    EXPECT_THAT(lock_failure(folder.path()), HasSubstr("in use by another process"));
     EXPECT_EQ(test::get(folder / ".lock"), text);
   }
 }
 
 TEST(LockFile, NeedsItsFolder) {
   const test::TempDir folder;
-  EXPECT_THAT(test::failure_of([&] { LockFile lock(folder / "none"); }), HasSubstr("none"));
+  EXPECT_THAT(lock_failure(folder / "none"), HasSubstr("none"));
 }
 
 }  // namespace

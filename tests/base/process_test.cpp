@@ -11,8 +11,9 @@
 namespace moesaic {
 namespace {
 
-TEST(RunWithInput, FeedsTheProgram) {
-  const test::TempDir folder;
+using RunWithInput = test::InFolder;
+
+TEST_F(RunWithInput, FeedsTheProgram) {
   const std::string large(1'000'000, 'x');  // more than a pipe holds
   EXPECT_EQ(run_with_input({"tee", (folder / "copy").string()}, ""), 0);
   EXPECT_EQ(test::get(folder / "copy"), "");
@@ -20,12 +21,12 @@ TEST(RunWithInput, FeedsTheProgram) {
   EXPECT_EQ(test::get(folder / "copy"), large);
 }
 
-TEST(RunWithInput, ReturnsTheExitStatus) {
+TEST_F(RunWithInput, ReturnsTheExitStatus) {
   EXPECT_EQ(run_with_input({"sh", "-c", "exit 7"}, ""), 7);
   EXPECT_EQ(run_with_input({"sh", "-c", "kill -TERM $$"}, ""), 128 + SIGTERM);
 }
 
-TEST(RunWithInput, VariablesGivenReplaceThoseInherited) {
+TEST_F(RunWithInput, VariablesGivenReplaceThoseInherited) {
   const test::ScopedEnv inherited("MOESAIC_TEST_A", "old");
   const test::ScopedEnv kept("MOESAIC_TEST_AB", "kept");
   const char* check = "test \"$MOESAIC_TEST_A$MOESAIC_TEST_AB$MOESAIC_TEST_C\" = newkeptmore";
@@ -34,15 +35,14 @@ TEST(RunWithInput, VariablesGivenReplaceThoseInherited) {
   EXPECT_EQ(run_with_input({"sh", "-c", "test $MOESAIC_TEST_A = old"}, ""), 0);
 }
 
-TEST(RunWithInput, RunsInAnyFolder) {
-  const test::TempDir folder;
+TEST_F(RunWithInput, RunsInAnyFolder) {
   const std::filesystem::path odd = folder / "~\n'";
   std::filesystem::create_directory(odd);
   EXPECT_EQ(run_with_input({"sh", "-c", "cat > here"}, "x", {}, odd), 0);
   EXPECT_EQ(test::get(odd / "here"), "x");
 }
 
-TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
+TEST_F(RunWithInput, SurvivesAProgramThatDoesNotRead) {
   struct sigaction before {};
   ::sigaction(SIGPIPE, nullptr, &before);
   ASSERT_EQ(before.sa_handler, SIG_DFL) << "or this test shows nothing";
@@ -55,7 +55,7 @@ TEST(RunWithInput, SurvivesAProgramThatDoesNotRead) {
   EXPECT_EQ(sigismember(&blocked, SIGPIPE), 0);
 }
 
-TEST(RunWithInput, LeavesTheProgramItsOwnSigpipe) {
+TEST_F(RunWithInput, LeavesTheProgramItsOwnSigpipe) {
   // 0x1000 stands for SIGPIPE (13): the child must not inherit our protection.
   EXPECT_EQ(run_with_input({"sh", "-c",
                             "m=$(sed -n 's/^SigBlk:[[:space:]]*//p' /proc/self/status); "
@@ -64,28 +64,24 @@ TEST(RunWithInput, LeavesTheProgramItsOwnSigpipe) {
             0);
 }
 
-TEST(RunWithInput, KeepsStandardOutputForUs) {
+TEST_F(RunWithInput, KeepsStandardOutputForUs) {
   ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  run_with_input({"sh", "-c", "echo chatter"}, "");
-  const std::string out = ::testing::internal::GetCapturedStdout();
-  const std::string err = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(out, "");
-  EXPECT_EQ(err, "chatter\n");
+  EXPECT_EQ(test::said_by([] { run_with_input({"sh", "-c", "echo chatter"}, ""); }), "chatter\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
 
-TEST(RunWithInput, KeepsAllThatTheProgramPrintsWhereItIsAskedTo) {
-  ::testing::internal::CaptureStderr();
-  std::string said;
-  EXPECT_EQ(run_with_input({"sh", "-c", "cat; echo trouble >&2; exit 3"},
-                           std::string(100'000, 'x') + "\n", {}, {}, &said),
-            3);
-  EXPECT_EQ(said, std::string(100'000, 'x') + "\ntrouble\n");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+TEST_F(RunWithInput, KeepsAllThatTheProgramPrintsWhereItIsAskedTo) {
+  const std::string input = std::string(100'000, 'x') + "\n";
+  std::string printed;
+  const auto run = [&] {
+    const std::vector<std::string> command = {"sh", "-c", "cat; echo trouble >&2; exit 3"};
+    EXPECT_EQ(run_with_input(command, input, {}, {}, &printed), 3);
+  };
+  EXPECT_EQ(test::said_by(run), "");
+  EXPECT_EQ(printed, input + "trouble\n");
 }
 
-TEST(RunWithInput, KillsTheProgramWherePollThrows) {
-  const test::TempDir folder;
+TEST_F(RunWithInput, KillsTheProgramWherePollThrows) {
   const std::string pid = (folder / "pid").string();
   const auto stop = [&] {
     if (test::get(pid).ends_with("\n")) throw std::runtime_error("stopped");
@@ -98,8 +94,7 @@ TEST(RunWithInput, KillsTheProgramWherePollThrows) {
   EXPECT_EQ(errno, ESRCH);
 }
 
-TEST(RunWithInput, CallsPollAfterTheEndOfTheProgram) {
-  const test::TempDir folder;
+TEST_F(RunWithInput, CallsPollAfterTheEndOfTheProgram) {
   const std::string file = (folder / "made").string();
   bool was_made = false;
   const auto look = [&] { was_made = std::filesystem::exists(file); };
@@ -107,10 +102,9 @@ TEST(RunWithInput, CallsPollAfterTheEndOfTheProgram) {
   EXPECT_TRUE(was_made);
 }
 
-TEST(RunWithInput, NamesAMissingProgram) {
+TEST_F(RunWithInput, NamesAMissingProgram) {
   EXPECT_THAT(test::failure_of([] { run_with_input({"no-such-program-here"}, "x"); }),
               ::testing::HasSubstr("no-such-program-here: no such program"));
-  const test::TempDir folder;
   EXPECT_THAT(test::failure_of([&] { run_with_input({folder.path().string()}, "x"); }),
               ::testing::HasSubstr("cannot run"));
   test::usage_of([] { run_with_input({}, ""); });

@@ -57,6 +57,12 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+/// A test with a fresh folder of its own.
+class InFolder : public ::testing::Test {
+ protected:
+  const TempDir folder;
+};
+
 inline void put(const std::filesystem::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }

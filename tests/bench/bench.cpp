@@ -80,6 +80,10 @@ Row faster(const Times& times, std::optional<double> goal, std::string descripti
   return {times.ours * 1e3,      times.peer * 1e3, "ms", times.peer / times.ours, goal, {},
           std::move(description)};
 }
+Row at_least(double ours, double peer, std::string unit, std::optional<double> goal,
+             std::string description) {
+  return {ours, peer, std::move(unit), ours / peer, goal, {}, std::move(description)};
+}
 Row at_most(double ours, double peer, std::string unit, double goal, std::string description) {
   return {ours, peer, std::move(unit), ours / peer, {}, goal, std::move(description)};
 }

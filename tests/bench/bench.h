@@ -15,6 +15,9 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 
 /// Returns the row of two times in milliseconds; `goal` is the least baseline / ours.
 Row faster(const Times& times, std::optional<double> goal, std::string description);
+/// Returns the row of two rates, whose ratio is ours / baseline, at least `goal`.
+Row at_least(double ours, double peer, std::string unit, std::optional<double> goal,
+             std::string description);
 /// Returns the row of two figures whose ratio is ours / baseline, at most `goal`.
 Row at_most(double ours, double peer, std::string unit, double goal, std::string description);
 /// Does the same for times in milliseconds, and says so behind the description.

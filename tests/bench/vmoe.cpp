@@ -25,17 +25,14 @@ struct Case {
 /// four times as wide as tokens.
 VMoEConfig config_of(int64_t image_size, int64_t patch_size, int64_t width,
                      const std::vector<int64_t>& moe_layers) {
-  VMoEConfig c;
-  c.image_size = image_size;
-  c.channels = 3;
-  c.patch_size = patch_size;
-  c.hidden_size = width;
-  c.encoder.num_layers = moe_layers.back() + 1;
-  c.encoder.num_heads = width / 64;
-  c.encoder.mlp_dim = 4 * width;
-  c.encoder.moe.layers = moe_layers;
-  c.encoder.moe.num_experts = 8;
-  return c;
+  return {.image_size = image_size,
+          .channels = 3,
+          .patch_size = patch_size,
+          .hidden_size = width,
+          .encoder = {.num_layers = moe_layers.back() + 1,
+                      .num_heads = width / 64,
+                      .mlp_dim = 4 * width,
+                      .moe = {.layers = moe_layers, .num_experts = 8}}};
 }
 
 struct Data {

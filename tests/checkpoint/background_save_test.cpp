@@ -153,11 +153,10 @@ TEST(AsyncSave, ItsEndWaitsAndLosesNoError) {
   const test::TempDir folder;
   { AsyncSave().start({{{"w", at::ones({3})}}, {}}, to(folder / "a")); }
   EXPECT_NO_THROW(load_checkpoint(folder / "a"));
-  ::testing::internal::CaptureStderr();
-  {
+  const auto lose = [] {
     AsyncSave().start({}, [](const CheckpointShard&) { fail("the disk is gone"); });
-  }
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the disk is gone"));
+  };
+  EXPECT_THAT(test::said_by(lose), HasSubstr("the disk is gone"));
 }
 
 }  // namespace

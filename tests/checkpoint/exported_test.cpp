@@ -18,6 +18,8 @@
 namespace moesaic {
 namespace {
 
+using ExportedTorchScript = test::InFolder;
+
 class Exported : public ::testing::TestWithParam<const char*> {
  protected:
   Exported() {
@@ -46,20 +48,14 @@ TEST_P(Exported, IsACheckpointWithItsInputLossAndBatchSize) {
 }
 
 TEST_P(Exported, HasTheNetworksTensors) {
-  const TensorMap found = load_newest_checkpoint(path_).model, wanted = state_of(*model_);
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted)
-    EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
+  expect_equal_tensors(load_newest_checkpoint(path_).model, state_of(*model_));
 }
 
 TEST_P(Exported, IsPruned) {
-  PruneCheckpointOptions options;
-  options.finetuned = path_;
-  options.out = folder_ / "pruned";
-  options.prune.criterion = "magnitude";
-  options.prune.keep = KeepSpec::count(2);
-  prune_checkpoint(options);
-  const Checkpoint pruned = load_newest_checkpoint(options.out);
+  prune_checkpoint({.finetuned = path_,
+                    .out = folder_ / "pruned",
+                    .prune = {.criterion = "magnitude", .keep = KeepSpec::count(2)}});
+  const Checkpoint pruned = load_newest_checkpoint(folder_ / "pruned");
   EXPECT_EQ(input_spec_of(pruned, *model_of(pruned)).mean, std::vector<double>{0.5});
   EXPECT_EQ(trained_loss(pruned), "sigmoid");
 }
@@ -107,9 +103,9 @@ TEST(ExportedByAnOlderVersion, IsCompletedWithAWarning) {
   test::put(folder / "out/preprocess.json",
             R"({"dataset": "toys", "input_size": [1, 8, 8], "rescale_factor": 0.00392156862745098,
                 "mean": [0.5], "std": [0.25]})");
-  ::testing::internal::CaptureStderr();
-  const Checkpoint checkpoint = load_newest_checkpoint(folder / "out");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("older version"));
+  Checkpoint checkpoint;
+  EXPECT_THAT(test::said_by([&] { checkpoint = load_newest_checkpoint(folder / "out"); }),
+              HasSubstr("older version"));
   const InputSpec input = input_spec_of(checkpoint, *model);
   EXPECT_EQ(document_of(input), document_of(testing::toy_info().input));
   EXPECT_EQ(trained_loss(checkpoint), "");
@@ -149,8 +145,7 @@ TEST(ExportedFolder, WithSettingsOutOfRangeIsRefusedWithTheirPlace) {
   EXPECT_EQ(inspect(folder / "out").at("moe").size(), 0U);
 }
 
-TEST(ExportedTorchScript, ThatIsDamagedIsRefused) {
-  const test::TempDir folder;
+TEST_F(ExportedTorchScript, ThatIsDamagedIsRefused) {
   const auto file = folder / "model.ts.pt";
   export_torchscript(*small_vmoe(), file, testing::toy_info());
   const std::string whole = test::get(file);
@@ -166,8 +161,7 @@ TEST(ExportedTorchScript, ThatIsDamagedIsRefused) {
               HasSubstr("renamed.pt"));
 }
 
-TEST(ExportedTorchScript, IsReadWithoutItsPickle) {
-  const test::TempDir folder;
+TEST_F(ExportedTorchScript, IsReadWithoutItsPickle) {
   const auto file = folder / "model.ts.pt";
   const auto model = small_vmoe();
   export_torchscript(*model, file, testing::toy_info());
@@ -189,8 +183,7 @@ void write_pickled(const VMoE& model, const std::filesystem::path& file) {
   to_torchscript(model).save(file.string(), extra);
 }
 
-TEST(ExportedTorchScript, OfAStrangerIsRefusedUnlessTrusted) {
-  const test::TempDir folder;
+TEST_F(ExportedTorchScript, OfAStrangerIsRefusedUnlessTrusted) {
   const auto file = folder / "theirs.pt";
   const auto model = small_vmoe();
   write_pickled(*model, file);
@@ -205,17 +198,12 @@ TEST(ExportedTorchScript, OfAStrangerIsRefusedUnlessTrusted) {
     EXPECT_THAT(test::usage_of(use), HasSubstr(advice));
   }
   const Checkpoint trusted = load_newest_checkpoint(file, {.trust = true});
-  const TensorMap wanted = state_of(*model);
-  ASSERT_EQ(trusted.model.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) {
-    EXPECT_TRUE(torch::equal(trusted.model.at(name), tensor)) << name;
-  }
+  expect_equal_tensors(trusted.model, state_of(*model));
   EXPECT_EQ(model_of(trusted)->config(), model->config());
   EXPECT_TRUE(inspect_difference(file, file, /*trust=*/true).at("changed").empty());
 }
 
-TEST(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
-  const test::TempDir folder;
+TEST_F(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
   const auto file = folder / "other.pt";
   to_torchscript(*small_vmoe()).save(file.string());
   for (const bool trust : {false, true}) {
@@ -224,8 +212,7 @@ TEST(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
   }
 }
 
-TEST(ExportedTorchScript, IsNotWhatTorchSaveWrites) {
-  const test::TempDir folder;
+TEST_F(ExportedTorchScript, IsNotWhatTorchSaveWrites) {
   const std::string file = (folder / "state.pth").string();
   caffe2::serialize::PyTorchStreamWriter writer(file);
   writer.writeRecord("data.pkl", "}", 1);

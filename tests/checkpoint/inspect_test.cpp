@@ -18,10 +18,9 @@ using testing::kWeightsIndex;
 class InspectParts : public ::testing::Test {
  protected:
   InspectParts() {
-    Checkpoint checkpoint;
-    checkpoint.config = {{"model", model_->config()}, {"data", "toys"}};
-    checkpoint.state = {{"step", 3}};
-    checkpoint.model = state_of(*model_);
+    const Checkpoint checkpoint{.config = {{"model", model_->config()}, {"data", "toys"}},
+                                .state = {{"step", 3}},
+                                .model = state_of(*model_)};
     save_checkpoint(folder_ / "one", checkpoint);
     testing::save_in_parts(folder_ / "four", checkpoint, 4);
   }
@@ -81,10 +80,7 @@ TEST_F(InspectParts, AnExportInPartsIsTakenWhereACheckpointIs) {
     if (name.starts_with("model")) fs::copy(entry.path(), folder_ / "export" / name);
   }
   EXPECT_EQ(inspect(folder_ / "export")["kind"], "export");
-  const TensorMap found = load_newest_checkpoint(folder_ / "export").model;
-  for (const auto& [name, tensor] : state_of(*model_)) {
-    EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
-  }
+  expect_equal_tensors(load_newest_checkpoint(folder_ / "export").model, state_of(*model_));
 }
 
 }  // namespace

@@ -20,16 +20,23 @@ using test::failure_of;
 using test::get;
 using test::put;
 using test::usage_of;
+using Store = test::InFolder;
+using Resolve = test::InFolder;
+using LoadCheckpoint = test::InFolder;
 
 const std::vector<std::string> kFiles = {"MANIFEST.json", "config.json", "model.safetensors",
                                          "optimizer.safetensors", "state.json"};
 
 Checkpoint example(int64_t step = 7) {
-  Checkpoint checkpoint;
-  checkpoint.config = Json::parse(R"({"model": {"name": "m", "x": [1, 2]}, "data": "d"})");
-  checkpoint.state = {{"step", step}, {"rng", 18446744073709551615u}, {"best", 0.1}};
-  checkpoint.model = {{"w", at::arange(6, at::kFloat).view({2, 3})}, {"n", at::tensor(step)}};
-  checkpoint.optimizer = {{"w.momentum", at::full({2, 3}, 0.5)}};
+  return {.config = Json::parse(R"({"model": {"name": "m", "x": [1, 2]}, "data": "d"})"),
+          .state = {{"step", step}, {"rng", 18446744073709551615u}, {"best", 0.1}},
+          .model = {{"w", at::arange(6, at::kFloat).view({2, 3})}, {"n", at::tensor(step)}},
+          .optimizer = {{"w.momentum", at::full({2, 3}, 0.5)}}};
+}
+
+Checkpoint without_optimizer(int64_t step) {
+  Checkpoint checkpoint = example(step);
+  checkpoint.optimizer.clear();
   return checkpoint;
 }
 
@@ -52,15 +59,24 @@ fs::path newest_folder(const fs::path& run_or_checkpoint) {
   return load_newest_checkpoint(run_or_checkpoint).folder;
 }
 
+std::string load_failure(const fs::path& folder, const LoadOptions& options = {}) {
+  return failure_of([&] { load_checkpoint(folder, options); });
+}
+
 /// The error of loading the folder while one of its files has another content.
 std::string error_with(const fs::path& folder, const std::string& name,
                        const std::string& content) {
   const Altered altered(folder / name, content);
-  return failure_of([&] { load_checkpoint(folder); });
+  return load_failure(folder);
 }
 
-TEST(Store, RoundTrip) {
-  const test::TempDir folder;
+void flip_last_bit(const fs::path& file) {
+  std::string bytes = get(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  put(file, bytes);
+}
+
+TEST_F(Store, RoundTrip) {
   const Checkpoint saved = example();
   save_checkpoint(folder / "run/checkpoints/step_7", saved);
   const fs::path place = folder / "run/checkpoints/step_7";
@@ -78,31 +94,24 @@ TEST(Store, RoundTrip) {
   EXPECT_EQ(get(folder / "again/MANIFEST.json"), get(place / "MANIFEST.json"));
 }
 
-TEST(Store, HasOnlyItsFiles) {
-  const test::TempDir folder;
+TEST_F(Store, HasOnlyItsFiles) {
   save_checkpoint(folder / "a", example());
-  Checkpoint bare = example();
-  bare.optimizer.clear();
-  save_checkpoint(folder / "b", bare);
+  save_checkpoint(folder / "b", without_optimizer(7));
   EXPECT_THAT(folder.names(), ElementsAre("a", "b"));
   EXPECT_EQ(test::names_in(folder / "a"), kFiles);
   EXPECT_FALSE(fs::exists(folder / "b/optimizer.safetensors"));
   EXPECT_TRUE(load_checkpoint(folder / "b").optimizer.empty());
 }
 
-TEST(Store, ReplacesTheOldOneAtomically) {
-  const test::TempDir folder;
+TEST_F(Store, ReplacesTheOldOneAtomically) {
   save_checkpoint(folder / "a", example(1));
-  Checkpoint bare = example(2);
-  bare.optimizer.clear();
-  save_checkpoint(folder / "a", bare);
+  save_checkpoint(folder / "a", without_optimizer(2));
   EXPECT_EQ(load_checkpoint(folder / "a").state["step"], 2);
   EXPECT_TRUE(load_checkpoint(folder / "a").optimizer.empty());
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
-TEST(Store, AFailedSaveLeavesNothingBehind) {
-  const test::TempDir folder;
+TEST_F(Store, AFailedSaveLeavesNothingBehind) {
   save_checkpoint(folder / "a", example(1));
   Checkpoint bad = example(2);
   bad.state["text"] = "\xFF";
@@ -120,8 +129,7 @@ TEST(Store, AFailedSaveLeavesNothingBehind) {
   EXPECT_EQ(load_checkpoint(folder / "a").state["step"], 1);
 }
 
-TEST(Store, EveryFlippedBitIsFound) {
-  const test::TempDir folder;
+TEST_F(Store, EveryFlippedBitIsFound) {
   save_checkpoint(folder / "a", example());
   for (const std::string& name : kFiles) {
     const std::string original = get(folder / "a" / name);
@@ -135,8 +143,7 @@ TEST(Store, EveryFlippedBitIsFound) {
   EXPECT_NO_THROW(load_checkpoint(folder / "a"));
 }
 
-TEST(Store, EveryTruncationIsFound) {
-  const test::TempDir folder;
+TEST_F(Store, EveryTruncationIsFound) {
   save_checkpoint(folder / "a", example());
   for (const std::string& name : kFiles) {
     const std::string original = get(folder / "a" / name);
@@ -146,13 +153,12 @@ TEST(Store, EveryTruncationIsFound) {
     }
     if (name != "MANIFEST.json") error_with(folder / "a", name, original + " ");
     fs::rename(folder / "a" / name, folder / "aside");
-    EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr(name));
+    EXPECT_THAT(load_failure(folder / "a"), HasSubstr(name));
     fs::rename(folder / "aside", folder / "a" / name);
   }
 }
 
-TEST(Store, MessagesNameFileExpectedAndFound) {
-  const test::TempDir folder;
+TEST_F(Store, MessagesNameFileExpectedAndFound) {
   const fs::path place = folder / "a";
   save_checkpoint(place, example());
   const std::string state = get(place / "state.json");
@@ -165,11 +171,10 @@ TEST(Store, MessagesNameFileExpectedAndFound) {
               AllOf(HasSubstr((place / "state.json").string() + ": the file was altered"),
                     HasSubstr("SHA-256 is "), HasSubstr("MANIFEST.json says ")));
   fs::remove(place / "MANIFEST.json");
-  EXPECT_THAT(failure_of([&] { load_checkpoint(place); }), HasSubstr("MANIFEST.json is missing"));
+  EXPECT_THAT(load_failure(place), HasSubstr("MANIFEST.json is missing"));
 }
 
-TEST(Store, RefusesForeignManifests) {
-  const test::TempDir folder;
+TEST_F(Store, RefusesForeignManifests) {
   const fs::path place = folder / "a";
   save_checkpoint(place, example());
   const Json manifest = Json::parse(get(place / "MANIFEST.json"));
@@ -196,26 +201,21 @@ TEST(Store, RefusesForeignManifests) {
   EXPECT_THAT(error_with(place, "MANIFEST.json", "[]"), HasSubstr("must be an object"));
 }
 
-TEST(Store, CanLeaveOutHashesTensorsAndOptimizer) {
-  const test::TempDir folder;
+TEST_F(Store, CanLeaveOutHashesTensorsAndOptimizer) {
   save_checkpoint(folder / "a", example());
-  std::string bytes = get(folder / "a/optimizer.safetensors");
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  put(folder / "a/optimizer.safetensors", bytes);
-  EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a"); }), HasSubstr("altered"));
+  flip_last_bit(folder / "a/optimizer.safetensors");
+  EXPECT_THAT(load_failure(folder / "a"), HasSubstr("altered"));
   EXPECT_TRUE(load_checkpoint(folder / "a", {.load_optimizer = false}).optimizer.empty());
   EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 1u);
   const LoadOptions texts = {.load_model = false, .load_optimizer = false};
   const Checkpoint loaded = load_checkpoint(folder / "a", texts);
   EXPECT_TRUE(loaded.model.empty());
   EXPECT_EQ(loaded.state.dump(), example().state.dump());
-  bytes = get(folder / "a/model.safetensors");
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  put(folder / "a/model.safetensors", bytes);
-  EXPECT_THAT(failure_of([&] { load_checkpoint(folder / "a", texts); }), HasSubstr("altered"));
+  flip_last_bit(folder / "a/model.safetensors");
+  EXPECT_THAT(load_failure(folder / "a", texts), HasSubstr("altered"));
 }
 
-TEST(Resolve, StepsAreReadOffTheirFoldersNames) {
+TEST_F(Resolve, StepsAreReadOffTheirFoldersNames) {
   EXPECT_EQ(step_name(12), "step_12");
   EXPECT_EQ(step_of("run/checkpoints/step_12"), 12);
   EXPECT_EQ(step_of("step_0"), 0);
@@ -225,8 +225,7 @@ TEST(Resolve, StepsAreReadOffTheirFoldersNames) {
   }
 }
 
-TEST(Resolve, TakesTheLargestStepOfARun) {
-  const test::TempDir folder;
+TEST_F(Resolve, TakesTheLargestStepOfARun) {
   const fs::path checkpoints = folder / "run/checkpoints";
   for (const char* name : {"step_9", "step_10", "step_100", "finetune", "step_x", "step_"}) {
     save_checkpoint(checkpoints / name, example());
@@ -237,8 +236,7 @@ TEST(Resolve, TakesTheLargestStepOfARun) {
   EXPECT_EQ(newest_folder(checkpoints / "finetune"), checkpoints / "finetune");
 }
 
-TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
-  const test::TempDir folder;
+TEST_F(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   const fs::path checkpoints = folder / "run/checkpoints";
   for (const char* name : {"step_1", "step_2", "step_3"}) {
     save_checkpoint(checkpoints / name, example());
@@ -263,8 +261,7 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
                              (checkpoints / "train").string())));
 }
 
-TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
-  const test::TempDir folder;
+TEST_F(Resolve, PassesOverNoneThatItCouldNotRead) {
   const fs::path checkpoints = folder / "run/checkpoints";
   for (const char* name : {"step_1", "step_2"}) save_checkpoint(checkpoints / name, example());
   fs::remove(checkpoints / "step_2/state.json");
@@ -275,8 +272,7 @@ TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
   EXPECT_THAT(failure_of([&] { step_checkpoints(folder / "loop"); }), HasSubstr("cannot list"));
 }
 
-TEST(Resolve, FollowsALinkToACheckpointThatWasMoved) {
-  const test::TempDir folder;
+TEST_F(Resolve, FollowsALinkToACheckpointThatWasMoved) {
   const fs::path checkpoints = folder / "run/checkpoints";
   save_checkpoint(checkpoints / "step_1", example());
   save_checkpoint(folder / "disk/step_2", example());
@@ -287,27 +283,25 @@ TEST(Resolve, FollowsALinkToACheckpointThatWasMoved) {
               HasSubstr("step_3: a link that leads to no folder"));
 }
 
-TEST(LoadCheckpoint, ReadsAStateOfMoreThanAMegabyte) {
-  const test::TempDir folder;
+TEST_F(LoadCheckpoint, ReadsAStateOfMoreThanAMegabyte) {
   Checkpoint checkpoint = example();
   checkpoint.state["replaced"] = std::vector<int64_t>(200'000, 10'000'000);
   save_checkpoint(folder / "a", checkpoint);
   EXPECT_EQ(load_checkpoint(folder / "a").state.at("replaced").size(), 200'000U);
 }
 
-TEST(Resolve, SaysWhatAPathIsNot) {
-  const test::TempDir folder;
+TEST_F(Resolve, SaysWhatAPathIsNot) {
   fs::create_directories(folder / "quickstart/checkpoints/step_1");
   fs::create_directories(folder / "quikstarts");  // It is no run.
   put(folder / "file", "x");
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstart"); }),
-              HasSubstr("no such file or folder; did you mean '" +
-                        (folder / "quickstart").string() + "'?"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
-              HasSubstr("no such file or folder"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstarts"); }),
-              HasSubstr("neither a checkpoint"));
+  const auto usage = [&](const char* path) {
+    return usage_of([&] { newest_folder(folder / path); });
+  };
+  EXPECT_THAT(usage("quikstart"), HasSubstr("no such file or folder; did you mean '" +
+                                            (folder / "quickstart").string() + "'?"));
+  EXPECT_THAT(usage("nowhere/at/all"), HasSubstr("no such file or folder"));
+  EXPECT_THAT(usage("file"), HasSubstr("neither a folder"));
+  EXPECT_THAT(usage("quikstarts"), HasSubstr("neither a checkpoint"));
 }
 
 TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
@@ -330,14 +324,13 @@ TEST(PruneOldCheckpoints, KeepsTheNewestCompleteOnes) {
   EXPECT_NO_THROW(remove_old_checkpoints(folder / "absent", 1));
 }
 
-TEST(LoadCheckpoint, SaysThatADocumentIsNone) {
-  const test::TempDir folder;
-  save_checkpoint(folder / "a", {{{"model", nullptr}}, nlohmann::ordered_json::object(), {}, {}});
-  auto manifest = nlohmann::json::parse(test::get(folder / "a/MANIFEST.json"));
-  test::put(folder / "a/state.json", "");
+TEST_F(LoadCheckpoint, SaysThatADocumentIsNone) {
+  save_checkpoint(folder / "a", {{{"model", nullptr}}, Json::object(), {}, {}});
+  Json manifest = Json::parse(get(folder / "a/MANIFEST.json"));
+  put(folder / "a/state.json", "");
   manifest["files"]["state.json"] = {{"size", 0}, {"sha256", sha256_hex({})}};
-  test::put(folder / "a/MANIFEST.json", manifest.dump());
-  EXPECT_THAT(test::failure_of([&] { load_checkpoint(folder / "a"); }),
+  put(folder / "a/MANIFEST.json", manifest.dump());
+  EXPECT_THAT(load_failure(folder / "a"),
               HasSubstr("state.json: the text is empty, expected JSON"));
 }
 

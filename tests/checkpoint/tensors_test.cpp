@@ -16,6 +16,8 @@ namespace {
 
 using test::failure_of;
 using testing::lies_in_file;
+using Tensors = test::InFolder;
+using MappedTensors = test::InFolder;
 
 constexpr std::array kTypes = {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
                                at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
@@ -31,8 +33,7 @@ at::Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type) {
   return at::isFloatingType(type) ? at::randn(shape).to(type) : at::randint(100, shape).to(type);
 }
 
-TEST(Tensors, RoundTripIsEqualToTheBit) {
-  const test::TempDir folder;
+TEST_F(Tensors, RoundTripIsEqualToTheBit) {
   torch::manual_seed(1);
   TensorMap tensors;
   for (const at::ScalarType type : kTypes) {
@@ -53,8 +54,7 @@ TEST(Tensors, RoundTripIsEqualToTheBit) {
   }
 }
 
-TEST(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {
-  const test::TempDir folder;
+TEST_F(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {
   torch::manual_seed(1);
   TensorMap tensors;
   for (const at::ScalarType type : kTypes) {
@@ -78,8 +78,7 @@ TEST(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {
   EXPECT_FALSE(lies_in_file(read_tensors(folder / "t").at("Float.matrix"), folder / "t"));
 }
 
-TEST(MappedTensors, KeepTheFileMapped) {
-  const test::TempDir folder;
+TEST_F(MappedTensors, KeepTheFileMapped) {
   const at::Tensor tensor = at::randn({1000});
   write_tensors(folder / "t", {{"t", tensor}, {"u", at::ones({3})}});
   at::Tensor last;
@@ -93,8 +92,7 @@ TEST(MappedTensors, KeepTheFileMapped) {
   EXPECT_TRUE(at::equal(last, tensor));
 }
 
-TEST(MappedTensors, NumbersThatDoNotLieAsATensorsAreCopied) {
-  const test::TempDir folder;
+TEST_F(MappedTensors, NumbersThatDoNotLieAsATensorsAreCopied) {
   std::string header = R"({"byte":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                        R"("odd":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
@@ -111,8 +109,7 @@ TEST(MappedTensors, NumbersThatDoNotLieAsATensorsAreCopied) {
   EXPECT_TRUE(lies_in_file(mapped.at("byte"), folder / "t"));
 }
 
-TEST(Tensors, WritesWhatIsSeenOfAView) {
-  const test::TempDir folder;
+TEST_F(Tensors, WritesWhatIsSeenOfAView) {
   const at::Tensor whole = at::arange(12, at::kFloat).view({3, 4}).requires_grad_();
   write_tensors(
       folder / "t",
@@ -124,8 +121,7 @@ TEST(Tensors, WritesWhatIsSeenOfAView) {
   EXPECT_FALSE(read.at("t").requires_grad());
 }
 
-TEST(Tensors, OutliveTheFile) {
-  const test::TempDir folder;
+TEST_F(Tensors, OutliveTheFile) {
   const at::Tensor tensor = at::randn({1000});
   write_tensors(folder / "t", {{"t", tensor}});
   const TensorMap read = read_tensors(folder / "t");
@@ -133,8 +129,7 @@ TEST(Tensors, OutliveTheFile) {
   EXPECT_TRUE(at::equal(read.at("t"), tensor));
 }
 
-TEST(Tensors, EqualTensorsGiveEqualFiles) {
-  const test::TempDir folder;
+TEST_F(Tensors, EqualTensorsGiveEqualFiles) {
   const TensorMap tensors = {{"b", at::ones({2})}, {"a", at::zeros({3}, at::kLong)}};
   write_tensors(folder / "1", tensors, {{"k", "v"}});
   write_tensors(folder / "2", tensors, {{"k", "v"}});
@@ -144,8 +139,7 @@ TEST(Tensors, EqualTensorsGiveEqualFiles) {
   EXPECT_TRUE(read_tensors(folder / "none").empty());
 }
 
-TEST(Tensors, RefuseWhatCannotBeStored) {
-  const test::TempDir folder;
+TEST_F(Tensors, RefuseWhatCannotBeStored) {
   const auto write = [&](const at::Tensor& tensor) {
     return failure_of([&] { write_tensors(folder / "t", {{"bad", tensor}}); });
   };
@@ -155,8 +149,7 @@ TEST(Tensors, RefuseWhatCannotBeStored) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(Tensors, RefuseWhatCannotBeRead) {
-  const test::TempDir folder;
+TEST_F(Tensors, RefuseWhatCannotBeRead) {
   const std::array<std::byte, 8> bytes = {std::byte{1}, std::byte{2}};
   const auto read = [&](const char* dtype, std::vector<int64_t> shape, size_t size) {
     safetensors::write_streamed(folder / "t", {{"bad", dtype, shape}},

@@ -27,19 +27,18 @@ using testing::kWeightsIndex;
 using testing::lies_in_file;
 using testing::save_in_parts;
 using testing::shard;
+using Parts = test::InFolder;
 
 /// Two stacked experts' tensors of 5 rows, which 4 parts cannot share evenly, and others.
 Checkpoint stacked(int64_t step = 7) {
-  Checkpoint checkpoint;
-  checkpoint.config = Json::parse(R"({"model": {"name": "m"}, "data": "d"})");
-  checkpoint.state = {{"step", step}};
-  checkpoint.model = {{"moe.w1", at::arange(30, at::kFloat).view({5, 2, 3}) + step},
-                      {"moe.b1", at::arange(10, at::kDouble).view({5, 2})},
-                      {"head", at::arange(4, at::kDouble)},
-                      {"scale", at::tensor(step)}};
-  checkpoint.optimizer = {{"moe.w1.momentum", at::full({5, 2, 3}, 0.5)},
-                          {"head.momentum", at::full({4}, 0.25)}};
-  return checkpoint;
+  return {.config = Json::parse(R"({"model": {"name": "m"}, "data": "d"})"),
+          .state = {{"step", step}},
+          .model = {{"moe.w1", at::arange(30, at::kFloat).view({5, 2, 3}) + step},
+                    {"moe.b1", at::arange(10, at::kDouble).view({5, 2})},
+                    {"head", at::arange(4, at::kDouble)},
+                    {"scale", at::tensor(step)}},
+          .optimizer = {{"moe.w1.momentum", at::full({5, 2, 3}, 0.5)},
+                        {"head.momentum", at::full({4}, 0.25)}}};
 }
 
 void expect_same_tensors(const TensorMap& found, const TensorMap& wanted) {
@@ -62,6 +61,12 @@ class TwoParts : public ::testing::Test {
     return failure_of([&] { publish(staged, parts, stacked().config, stacked().state); });
   }
 
+  /// Writes a sound checkpoint's parts, which are not published.
+  static std::vector<WrittenShard> write_parts(const StagedDirectory& staged) {
+    return {write_shard(staged.path(), 0, 2, shard(stacked(), 0, 2)),
+            write_shard(staged.path(), 1, 2, shard(stacked(), 1, 2))};
+  }
+
   /// Loads a sound checkpoint whose index was changed, unverified as a stranger's would be.
   std::string failure_with_index(const std::function<void(Json&)>& change) {
     save_in_parts(folder_ / "a", stacked(), 2);
@@ -70,6 +75,10 @@ class TwoParts : public ::testing::Test {
     change(index);
     put(path, index.dump());
     return failure_of([&] { read_tensors(path); });
+  }
+  /// The same where one entry of its map was set.
+  std::string failure_with_entry(const char* tensor, const Json& file) {
+    return failure_with_index([&](Json& index) { index["weight_map"][tensor] = file; });
   }
 
   const test::TempDir folder_;
@@ -102,8 +111,7 @@ TEST(WrittenPartText, IsReadBack) {
               HasSubstr("index"));
 }
 
-TEST(Parts, AreTheCheckpointOfOneProcess) {
-  const test::TempDir folder;
+TEST_F(Parts, AreTheCheckpointOfOneProcess) {
   for (const int64_t count : {2, 3, 4, 7}) {
     SCOPED_TRACE(count);
     save_in_parts(folder / "a", stacked(), count);
@@ -121,8 +129,7 @@ TEST(Parts, AreTheCheckpointOfOneProcess) {
   EXPECT_EQ(get(folder / "one/MANIFEST.json"), get(folder / "same/MANIFEST.json"));
 }
 
-TEST(Parts, OnePartIsTheCheckpointToTheByte) {
-  const test::TempDir folder;
+TEST_F(Parts, OnePartIsTheCheckpointToTheByte) {
   save_checkpoint(folder / "a", stacked());
   save_in_parts(folder / "b", stacked(), 1);
   for (const auto& entry : fs::directory_iterator(folder / "a")) {
@@ -132,8 +139,7 @@ TEST(Parts, OnePartIsTheCheckpointToTheByte) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "b"), {}), 5);
 }
 
-TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
-  const test::TempDir folder;
+TEST_F(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
   save_in_parts(folder / "a", stacked(), 2);
   const std::vector<std::string> names = test::names_in(folder / "a");
   EXPECT_THAT(names,
@@ -149,8 +155,7 @@ TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
   EXPECT_EQ(manifest.at("files").size(), names.size() - 1);
 }
 
-TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
-  const test::TempDir folder;
+TEST_F(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
   StagedDirectory staged(folder / "a");
   int calls = 0;
   const at::Tensor large = at::ones({3 << 20}, at::kByte);  // A tensor of more than one piece.
@@ -162,8 +167,7 @@ TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
   EXPECT_GE(calls, 1);
 }
 
-TEST(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {
-  const test::TempDir folder;
+TEST_F(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {
   StagedDirectory staged(folder / "a");
   const WrittenShard all = write_shard(staged.path(), 0, 3, {stacked().model, {}});
   const WrittenShard none = write_shard(staged.path(), 1, 3, {});
@@ -175,8 +179,7 @@ TEST(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {
   expect_same_tensors(loaded.optimizer, stacked().optimizer);
 }
 
-TEST(Parts, ReplaceACheckpointOfAnotherNumberOfProcesses) {
-  const test::TempDir folder;
+TEST_F(Parts, ReplaceACheckpointOfAnotherNumberOfProcesses) {
   for (const int64_t count : {4, 1, 2}) {
     save_in_parts(folder / "a", stacked(count), count);
     const Checkpoint loaded = load_newest_checkpoint(folder / "a");
@@ -186,8 +189,7 @@ TEST(Parts, ReplaceACheckpointOfAnotherNumberOfProcesses) {
   }
 }
 
-TEST(Parts, OnlyWhatIsSlicedIsCopiedWhereFilesAreMapped) {
-  const test::TempDir folder;
+TEST_F(Parts, OnlyWhatIsSlicedIsCopiedWhereFilesAreMapped) {
   save_in_parts(folder / "a", stacked(), 2);
   const TensorMap mapped = load_checkpoint(folder / "a", {.mmap = true}).model;
   const fs::path file = folder / "a/model-00001-of-00002.safetensors";
@@ -196,8 +198,7 @@ TEST(Parts, OnlyWhatIsSlicedIsCopiedWhereFilesAreMapped) {
   EXPECT_FALSE(lies_in_file(mapped.at("moe.w1"), file));
 }
 
-TEST(Parts, EveryDamageOfAFileIsFound) {
-  const test::TempDir folder;
+TEST_F(Parts, EveryDamageOfAFileIsFound) {
   save_in_parts(folder / "a", stacked(), 2);
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder / "a")) files.push_back(entry.path());
@@ -220,8 +221,7 @@ TEST(Parts, EveryDamageOfAFileIsFound) {
   EXPECT_NO_THROW(load_checkpoint(folder / "a"));
 }
 
-TEST(Parts, OptimizersFilesAreLeftAloneWhereTheyAreNotWanted) {
-  const test::TempDir folder;
+TEST_F(Parts, OptimizersFilesAreLeftAloneWhereTheyAreNotWanted) {
   save_in_parts(folder / "a", stacked(), 2);
   const fs::path file = folder / "a/optimizer-00002-of-00002.safetensors";
   std::string bytes = get(file);
@@ -232,8 +232,7 @@ TEST(Parts, OptimizersFilesAreLeftAloneWhereTheyAreNotWanted) {
   EXPECT_EQ(load_checkpoint(folder / "a", {.verify = false}).optimizer.size(), 2u);
 }
 
-TEST(Parts, TheManifestListsOneFormAndAllFiles) {
-  const test::TempDir folder;
+TEST_F(Parts, TheManifestListsOneFormAndAllFiles) {
   save_in_parts(folder / "a", stacked(), 2);
   const fs::path path = folder / "a/MANIFEST.json";
   const Json manifest = Json::parse(get(path));
@@ -289,17 +288,15 @@ TEST_F(TwoParts, AnIndexSaysWhatIsThere) {
   const char* const second = "model-00002-of-00002.safetensors";
   EXPECT_THAT(failure_with_index([](Json& index) { index["weight_map"].erase("head"); }),
               HasSubstr("tensor 'head' is not listed in 'model.safetensors.index.json'"));
-  EXPECT_THAT(failure_with_index([&](Json& index) { index["weight_map"]["head"] = second; }),
+  EXPECT_THAT(failure_with_entry("head", second),
               HasSubstr("tensor 'head' is in 'model-00002-of-00002.safetensors' too"));
-  EXPECT_THAT(failure_with_index([&](Json& index) { index["weight_map"]["more"] = second; }),
+  EXPECT_THAT(failure_with_entry("more", second),
               HasSubstr("tensor 'more' is not in 'model-00002-of-00002.safetensors'"));
-  EXPECT_THAT(
-      failure_with_index([](Json& index) { index["weight_map"]["head"] = "x.safetensors"; }),
-      HasSubstr("index.json: 'x.safetensors' is not there"));
+  EXPECT_THAT(failure_with_entry("head", "x.safetensors"),
+              HasSubstr("index.json: 'x.safetensors' is not there"));
   EXPECT_THAT(failure_with_index([](Json& index) { index.erase("weight_map"); }),
               HasSubstr("missing key 'weight_map'"));
-  EXPECT_THAT(failure_with_index([](Json& index) { index["weight_map"]["head"] = 3; }),
-              HasSubstr("weight_map"));
+  EXPECT_THAT(failure_with_entry("head", 3), HasSubstr("weight_map"));
   EXPECT_THAT(failure_with_index([](Json& index) { index = "text"; }),
               HasSubstr("must be an object"));
 }
@@ -307,7 +304,7 @@ TEST_F(TwoParts, AnIndexSaysWhatIsThere) {
 TEST_F(TwoParts, AnIndexNamesFilesBesideItOnly) {
   for (const char* name : {"../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "",
                            ".hidden.safetensors", "model.bin", "model.safetensors.index.json"}) {
-    EXPECT_THAT(failure_with_index([&](Json& index) { index["weight_map"]["head"] = name; }),
+    EXPECT_THAT(failure_with_entry("head", name),
                 HasSubstr("must name a .safetensors file in the same folder"))
         << name;
   }
@@ -332,8 +329,8 @@ TEST_F(TwoParts, AStrangersFilesAreReadByTheirIndex) {
 TEST_F(TwoParts, AreEachThereOnce) {
   StagedDirectory staged(folder_ / "a");
   const Checkpoint all = stacked();
-  const WrittenShard first = write_shard(staged.path(), 0, 2, shard(all, 0, 2));
-  const WrittenShard second = write_shard(staged.path(), 1, 2, shard(all, 1, 2));
+  const std::vector<WrittenShard> parts = write_parts(staged);
+  const WrittenShard& first = parts[0];
   const auto usage = [&](const std::vector<WrittenShard>& parts) {
     return usage_of([&] { publish(staged, parts, all.config, all.state); });
   };
@@ -347,19 +344,17 @@ TEST_F(TwoParts, AreEachThereOnce) {
               }),
               HasSubstr("has whole tensors"));
   EXPECT_FALSE(fs::exists(folder_ / "a"));
-  publish(staged, {first, second}, all.config, all.state);
+  publish(staged, parts, all.config, all.state);
   EXPECT_NO_THROW(load_checkpoint(folder_ / "a"));
 }
 
 TEST_F(TwoParts, AFileThatIsCutOrGoneIsNotPublished) {
   for (const bool gone : {false, true}) {
     StagedDirectory staged(folder_ / "a");
-    const Checkpoint all = stacked();
-    const std::vector<WrittenShard> parts = {write_shard(staged.path(), 0, 2, shard(all, 0, 2)),
-                                             write_shard(staged.path(), 1, 2, shard(all, 1, 2))};
+    const std::vector<WrittenShard> parts = write_parts(staged);
     const fs::path file = staged.path() / "optimizer-00002-of-00002.safetensors";
     gone ? void(fs::remove(file)) : fs::resize_file(file, fs::file_size(file) - 1);
-    EXPECT_THAT(failure_of([&] { publish(staged, parts, all.config, all.state); }),
+    EXPECT_THAT(failure_of([&] { publish(staged, parts, stacked().config, stacked().state); }),
                 AllOf(HasSubstr("optimizer-00002-of-00002.safetensors"),
                       HasSubstr(gone ? "is missing" : "bytes")));
     EXPECT_FALSE(fs::exists(folder_ / "a"));

@@ -12,8 +12,9 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::image_of;
+using test::usage_of;
 
 /// `count` images of one value each, from `first` on.
 std::shared_ptr<const Dataset> plain(int64_t channels, int64_t height, int64_t width, int count,
@@ -90,7 +91,7 @@ TEST(Backdrop, IsAFunctionOfSeedSplitAndIndex) {
 
 TEST(Backdrop, RefusesWhatDoesNotFit) {
   const auto refusal = [](std::shared_ptr<const Dataset> backdrops, Size2d size) {
-    return error_of(ErrorKind::usage, [&] {
+    return usage_of([&] {
       make_on_backdrops(plain(3, 6, 8, 2, 1), std::move(backdrops), {.size = size}, "mine");
     });
   };
@@ -119,10 +120,10 @@ class BackdropFiles : public ::testing::Test {
                       "mean": [0, 0, 0], "std": [1, 1, 1], "splits": {"test": "train"}})");
   }
   static std::string failure() {
-    return error_of(ErrorKind::failure, [] { open_dataset("on", "train"); });
+    return failure_of([] { open_dataset("on", "train"); });
   }
   static std::string misuse() {
-    return error_of(ErrorKind::usage, [] { open_dataset("on", "train"); });
+    return usage_of([] { open_dataset("on", "train"); });
   }
 
   test::TinyHome home_;
@@ -133,8 +134,7 @@ TEST_F(BackdropFiles, TheBackdropIsAnotherDataset) {
   EXPECT_EQ(test::labels_of(*data), test::labels_of(*tiny));
   EXPECT_EQ(data->info().split, "test");
   EXPECT_NE(image_of(*data, 0), image_of(*tiny, 0));
-  for (const FileVerification& file : DatasetSource("on").verify())
-    EXPECT_TRUE(file.ok()) << file.problem;
+  test::expect_verified("on");
 }
 
 TEST_F(BackdropFiles, PhotographsMayBeAFolderBesideTheDescription) {
@@ -163,17 +163,14 @@ TEST_F(BackdropFiles, MissingBackdropsAreToldAsOtherFilesAre) {
   EXPECT_THAT(failure(), HasSubstr("dataset 'photos': folder 'train' not found in " + place));
   EXPECT_EQ(DatasetSource("tiny").where(), home_.cache().string());
   EXPECT_EQ(DatasetSource("on").where(), "not here; place or link it at " + place);
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").verify(); }),
-              HasSubstr("'photos'"));
-  EXPECT_THAT(
-      error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.show_progress = false}); }),
-      HasSubstr("dataset 'photos': the description has no URL"));
+  EXPECT_THAT(failure_of([] { DatasetSource("on").verify(); }), HasSubstr("'photos'"));
+  EXPECT_THAT(failure_of([] { DatasetSource("on").fetch({.show_progress = false}); }),
+              HasSubstr("dataset 'photos': the description has no URL"));
 }
 
 TEST_F(BackdropFiles, IsPlannedWithoutThem) {
   describe_photos();
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { PlannedDatasets()("on", "train"); }),
-              HasSubstr("'photos'"))
+  EXPECT_THAT(failure_of([] { PlannedDatasets()("on", "train"); }), HasSubstr("'photos'"))
       << "tiny does not state how many images it has";
   const Bytes tiny = test::read_file(std::filesystem::path(home_.root()) / "datasets/tiny.json");
   std::string sized(tiny.begin(), tiny.end());

@@ -10,7 +10,7 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::usage_of;
 
 Bytes speckled(int64_t channels, int64_t height, int64_t width) {
   Bytes bytes(static_cast<size_t>(channels * height * width));
@@ -90,16 +90,15 @@ TEST(Blur, IsDrawnBetweenFlipAndShift) {
 
 TEST(Blur, SettingsThatDoNotGoTogetherAreRefused) {
   const auto complaint = [](const std::string& text) {
-    return error_of(ErrorKind::usage, [&] {
-      parse<AugmentConfig>(Document::from_text(text, "run.json").root(), "augment");
-    });
+    return usage_of(
+        [&] { parse<AugmentConfig>(Document::from_text(text, "run.json").root(), "augment"); });
   };
   EXPECT_THAT(complaint(R"({"blur": {"width": 4}})"), HasSubstr("must be odd"));
   EXPECT_THAT(complaint(R"({"blur": {"min_sigma": 3}})"), HasSubstr("min_sigma is above"));
   EXPECT_THAT(complaint(R"({"blur": {"sigma": 3}})"), HasSubstr("sigma"));
   AugmentConfig augment;
   augment.blur = BlurConfig{};
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { ImageTransform(grey(3, 9), augment); }),
+  EXPECT_THAT(usage_of([&] { ImageTransform(grey(3, 9), augment); }),
               HasSubstr("kernel of 7 x 3, but images of 'grey' are 3 x 9"));
 }
 

@@ -10,15 +10,16 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::gzip_bytes;
+using test::usage_of;
 
 class Catalog : public ::testing::Test {
  protected:
   /// Writes a description of the dataset "bad" and returns what is said about it.
   std::string complaint(const std::string& text) {
     home_.write_description("bad", text);
-    const std::string message = error_of(ErrorKind::usage, [] { open_dataset("bad", "train"); });
+    const std::string message = usage_of([] { open_dataset("bad", "train"); });
     EXPECT_THAT(message, HasSubstr("bad.json"));
     return message;
   }
@@ -178,15 +179,14 @@ TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
 }
 
 TEST_F(Catalog, AMissingDescriptionIsAnUnknownDataset) {
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { load_dataset_spec("./nonsense.json"); }),
+  EXPECT_THAT(usage_of([] { load_dataset_spec("./nonsense.json"); }),
               HasSubstr("dataset './nonsense.json': no such file; moesaic list datasets"));
 }
 
 TEST_F(Catalog, VerifyNeedsFilesAndAName) {
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("tiny").verify(); }),
+  EXPECT_THAT(failure_of([] { DatasetSource("tiny").verify(); }),
               HasSubstr("moesaic data fetch tiny"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("tin").verify(); }),
-              HasSubstr("'tiny'"));
+  EXPECT_THAT(usage_of([] { DatasetSource("tin").verify(); }), HasSubstr("'tiny'"));
 }
 
 TEST(DatasetMetadata, HasEverythingButPixels) {
@@ -196,16 +196,14 @@ TEST(DatasetMetadata, HasEverythingButPixels) {
   EXPECT_EQ(DatasetSource("cifar100").open_metadata("test")->info().height, 32);
   test::Bytes pixels(3072);
   EXPECT_THAT(
-      error_of(ErrorKind::failure,
-               [&] { DatasetSource("cifar10").open_metadata("test")->image(0, pixels.data()); }),
+      failure_of([&] { DatasetSource("cifar10").open_metadata("test")->image(0, pixels.data()); }),
       HasSubstr("has no images"));
   const auto digits = DatasetSource("mnist").open_metadata("test");
   EXPECT_EQ(digits->size(), 10000);
   EXPECT_EQ(digits->info().height, 28);
   EXPECT_EQ(digits->info().width, 28);
-  EXPECT_THAT(
-      error_of(ErrorKind::usage, [] { DatasetSource("fashion-mnist").open_metadata("train"); }),
-      HasSubstr("does not state"));
+  EXPECT_THAT(usage_of([] { DatasetSource("fashion-mnist").open_metadata("train"); }),
+              HasSubstr("does not state"));
 }
 
 }  // namespace

@@ -12,9 +12,10 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::jpeg_bytes;
 using test::JpegKind;
+using test::usage_of;
 
 /// Faces 1 to 6, of parts 0 0 0 1 2 2.
 class CelebA : public ::testing::Test {
@@ -37,7 +38,7 @@ class CelebA : public ::testing::Test {
     write_file(root() / name, text);
   }
   std::string failure() {
-    return error_of(ErrorKind::failure, [] { open_dataset("celeba", "train"); });
+    return failure_of([] { open_dataset("celeba", "train"); });
   }
 
   test::TempDir folder_;
@@ -73,7 +74,7 @@ TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   replace(list, "1\nBald Smiling\n000009.jpg 1 1\n");
   EXPECT_THAT(failure(), HasSubstr("no partition of '000009.jpg'"));
   replace(list, "1\nBald Smilin\n000001.jpg 1 1\n");
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("celeba", "train"); }),
+  EXPECT_THAT(usage_of([] { open_dataset("celeba", "train"); }),
               HasSubstr("did you mean 'Smilin'?"));
   replace(list, "");
   EXPECT_THAT(failure(), HasSubstr("no attributes"));
@@ -110,10 +111,10 @@ class CelebAFaces : public ::testing::Test {
     return open_dataset(file, split);
   }
   std::string misuse(const std::string& settings) const {
-    return error_of(ErrorKind::usage, [&] { open(settings); });
+    return usage_of([&] { open(settings); });
   }
   std::string failure(const std::string& settings) const {
-    return error_of(ErrorKind::failure, [&] { open(settings); });
+    return failure_of([&] { open(settings); });
   }
 
   test::TempDir folder_;
@@ -206,14 +207,7 @@ TEST_F(CelebASpurious, ImagesAreThoseOfTheListsAndNoneComesTwice) {
   }
   std::vector<int> seen;
   for (int64_t i = 0; i < data->size(); ++i) {
-    Bitmap bitmap;
-    data->decode(
-        i,
-        [](int64_t h, int64_t w) {
-          return Rectangle{0, 0, h, w};
-        },
-        {8}, bitmap);
-    const int number = (bitmap.pixels[0] + 2) / 5;
+    const int number = (test::whole_image(*data, i, 8).pixels[0] + 2) / 5;
     seen.push_back(number);
     // The order of add_all(): 5 that are left out, then the cells.
     const int cell = number <= 17 ? 0 : number <= 19 ? 1 : number <= 21 ? 2 : 3;
@@ -241,7 +235,7 @@ TEST_F(CelebASpurious, NumbersMayBeGivenAndArePlannedWith) {
   add_all(2, 4, 5, 6, 8);
   const std::string few = kSpurious + R"(, "num_images": {"train": 40, "test": 17})";
   EXPECT_EQ(open(few)->size(), 40);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(few, "test"); }),
+  EXPECT_THAT(failure_of([&] { open(few, "test"); }),
               HasSubstr("'faces': num_images.test is 17, but its smallest group allows 16"));
   const auto metadata =
       DatasetSource((folder_.path() / "faces.json").string()).open_metadata("train");

@@ -49,8 +49,7 @@ class GreyFolder : public ::testing::Test {
 };
 
 TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
-  PreprocessConfig config;
-  config.size = 4;
+  PreprocessConfig config{.size = 4};
   const auto data = open();
   EXPECT_EQ(for_network(config, data->info(), {3, 4, 4}).channels, 3);
   const auto grey = preprocessed(data, for_network(config, data->info(), {1, 4, 4}));
@@ -59,9 +58,8 @@ TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
   EXPECT_EQ(grey->info().std.size(), 1u);
   EXPECT_THAT(test::image_of(*grey, 0), AllOf(::testing::SizeIs(16), Each(40)));
   const InputSpec spec = input_spec(*grey, for_network(config, data->info(), {1, 4, 4}));
-  ::testing::internal::CaptureStderr();
-  warn_overridden(spec, data->info(), "run");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the same mean and std, made grey";
+  EXPECT_EQ(test::said_by([&] { warn_overridden(spec, data->info(), "run"); }), "")
+      << "the same mean and std, made grey";
   EXPECT_EQ(spec.channel_order, "gray");
   EXPECT_FALSE(document_of(spec).contains("channels"));
   // What eval and predict make of other files, and of grey data in memory.
@@ -133,12 +131,10 @@ TEST_F(GreyFolder, AnImageThatLacksItsEndIsUsedAndNamedOnce) {
     bytes.resize(bytes.size() - 12);
     write_file(root() / "train" / name, bytes);
   }
-  PreprocessConfig config;
-  config.size = 4;
-  const auto data = preprocessed(open(), config);
-  ::testing::internal::CaptureStderr();
-  for (int64_t i : {0, 1, 0, 1}) EXPECT_EQ(test::image_of(*data, i)[0], i == 0 ? 40 : 90);
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const auto data = preprocessed(open(), PreprocessConfig{.size = 4});
+  const std::string said = test::said_by([&] {
+    for (int64_t i : {0, 1, 0, 1}) EXPECT_EQ(test::image_of(*data, i)[0], i == 0 ? 40 : 90);
+  });
   EXPECT_THAT(said,
               HasSubstr("a.png: readable, with a defect: the image is complete, but not the file"));
   EXPECT_EQ(said.find("readable"), said.rfind("readable"));
@@ -146,8 +142,8 @@ TEST_F(GreyFolder, AnImageThatLacksItsEndIsUsedAndNamedOnce) {
 
 TEST_F(GreyFolder, AnImageThatIsTooLargeIsRefusedWithTheLimit) {
   const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "15");
-  const std::string error = test::error_of(
-      ErrorKind::failure, [&] { test::image_of(*preprocessed(open(), {.size = 4}), 0); });
+  const std::string error =
+      test::failure_of([&] { test::image_of(*preprocessed(open(), {.size = 4}), 0); });
   EXPECT_THAT(error, AllOf(HasSubstr("a.png: 4 x 4 pixels are more than the 15"),
                            HasSubstr("set MOESAIC_MAX_PIXELS to 16")));
 }

@@ -13,8 +13,10 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
+using test::said_by;
 using test::TarEntry;
+using test::usage_of;
 
 const FetchOptions kNoProgress{.show_progress = false};
 
@@ -62,7 +64,7 @@ class MiniCifar : public ::testing::Test {
     for (const auto& [name, bytes] : files_) write_file(folder / name, bytes);
   }
   std::string fetch_error() const {
-    return error_of(ErrorKind::failure, [] { DatasetSource("mini").fetch(kNoProgress); });
+    return failure_of([] { DatasetSource("mini").fetch(kNoProgress); });
   }
 
   test::TempDir folder_;
@@ -94,7 +96,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   Bytes altered = files_["two.bin"];
   altered.back() ^= 1;
   write_file(place() / "two.bin", altered);
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); }),
+  EXPECT_THAT(failure_of([] { open_dataset("mini", "train"); }),
               AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
   EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
@@ -105,11 +107,10 @@ TEST_F(MiniCifar, WhatItDidNotMakeIsSetAside) {
   write_file(place() / "two.bin", std::string("damaged"));
   write_file(place() / "holiday.jpg", std::string("precious"));
   write_file(place().parent_path() / ".film.part", std::string("precious"));
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr(place().string() +
-                        ": the content differs from the description and is kept as mini-bin.old"));
+  EXPECT_THAT(
+      said_by([&] { EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u); }),
+      HasSubstr(place().string() +
+                ": the content differs from the description and is kept as mini-bin.old"));
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
   EXPECT_EQ(test::get(place().parent_path() / "mini-bin.old/holiday.jpg"), "precious");
   EXPECT_EQ(test::get(place().parent_path() / ".film.part"), "precious");
@@ -130,7 +131,7 @@ TEST_F(MiniCifar, AFetchThatMeetsFaultsLosesNothing) {
     }
     EXPECT_EQ(kept, 1);
     fetch();
-    for (const FileVerification& file : DatasetSource("mini").verify()) EXPECT_TRUE(file.ok());
+    test::expect_verified("mini");
   };
   for (const char* effect : {"kill", "power"}) {
     EXPECT_GT(test::for_every_call({"change", effect}, cache, prepare, fetch, check), 20);
@@ -150,8 +151,7 @@ TEST_F(MiniCifar, NoDescriptionLeadsOutOfTheDataFolder) {
     std::string changed = text;
     changed.replace(changed.find(from), from.size(), to);
     write_file(root() / "other" / file, changed);
-    return error_of(ErrorKind::usage,
-                    [&] { DatasetSource((root() / "other" / file).string()).fetch(kNoProgress); });
+    return usage_of([&] { DatasetSource((root() / "other" / file).string()).fetch(kNoProgress); });
   };
   const std::string name = "\"name\": \"mini\"", folder = "\"folder\": \"mini-bin\"";
   EXPECT_THAT(complaint("...json", name, R"("name": "..")"), HasSubstr("not '..'"));
@@ -199,9 +199,8 @@ TEST_F(MiniCifar, NothingWrongIsUnpacked) {
 
 TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
   put(root() / "datasets" / "cache" / "mini");
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(open_dataset("mini", "train")->size(), 3);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not at every run
+  EXPECT_EQ(said_by([&] { EXPECT_EQ(open_dataset("mini", "train")->size(), 3); }),
+            "");  // not at every run
   for (const FileVerification& file : DatasetSource("mini").verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
     EXPECT_THAT(file.unverified, HasSubstr("size and labels are right"));
@@ -228,9 +227,7 @@ TEST_F(MiniCifar, IsFoundInEverySearchFolder) {
 TEST_F(MiniCifar, WrongLabelsAndSizesAreNamed) {
   files_["two.bin"][0] = 2;
   put(place());
-  const auto complaint = [] {
-    return error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); });
-  };
+  const auto complaint = [] { return failure_of([] { open_dataset("mini", "train"); }); };
   EXPECT_THAT(complaint(), AllOf(HasSubstr("two.bin"), HasSubstr("label 2 of image 0")));
   files_["two.bin"].pop_back();
   put(place());

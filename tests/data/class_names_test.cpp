@@ -10,7 +10,8 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
+using test::usage_of;
 
 DatasetInfo named(std::vector<std::string> classes) {
   return {.name = "pets",
@@ -29,8 +30,7 @@ std::shared_ptr<const Dataset> images_of(const std::vector<std::string>& classes
 }
 
 std::string refusal(const std::vector<std::string>& own, const std::vector<std::string>& outputs) {
-  return error_of(ErrorKind::usage,
-                  [&] { with_classes_of(images_of(own), outputs, "set new_head"); });
+  return usage_of([&] { with_classes_of(images_of(own), outputs, "set new_head"); });
 }
 
 TEST(ClassNames, LabelsAreThoseOfTheOutputsOfTheirNames) {
@@ -77,7 +77,7 @@ TEST(ClassNames, AnUnknownOneIsAnErrorWithTheNearestAndTheWayOut) {
 
 TEST(ClassNames, AreTextThatCanBeStored) {
   const auto problem = [](const std::string& name) {
-    return error_of(ErrorKind::failure, [&] { images_of({"cat", name}); });
+    return failure_of([&] { images_of({"cat", name}); });
   };
   EXPECT_EQ(problem("caf\xe9"),
             "dataset 'pets': the name 'caf\\xe9' of class 1 is not UTF-8; rename it");

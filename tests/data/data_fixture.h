@@ -26,6 +26,21 @@ inline Bytes image_of(const Dataset& dataset, int64_t index) {
   return pixels;
 }
 
+/// An image as it is read whole: smaller where its file allows it and so many pixels stay each way.
+inline Bitmap whole_image(const Dataset& dataset, int64_t index, int64_t min_side) {
+  Bitmap bitmap;
+  const auto whole = [](int64_t height, int64_t width) { return Rectangle{0, 0, height, width}; };
+  dataset.decode(index, whole, {min_side}, bitmap);
+  return bitmap;
+}
+
+/// Every file of a dataset is what is described.
+inline void expect_verified(const std::string& name) {
+  for (const FileVerification& file : DatasetSource(name).verify()) {
+    EXPECT_TRUE(file.ok()) << file.name << ": " << file.problem;
+  }
+}
+
 /// A resource root with the dataset "tiny": 4 x 5 images, 12 to train and 5 to test, classes cat,
 /// dog, fox, hen.
 class TinyHome {

@@ -2,6 +2,8 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 
+#include <fmt/format.h>
+
 #include "data/data_fixture.h"
 #include "moesaic/data/source.h"
 #include "support/matchers.h"
@@ -10,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::gzip_bytes;
 using test::idx_bytes;
 using test::image_of;
@@ -23,9 +25,24 @@ std::vector<uint8_t> slice(const std::vector<uint8_t>& values, int64_t index, in
 
 class TinyDataset : public ::testing::Test {
  protected:
-  std::string open_error(ErrorKind kind, const std::string& name = "tiny",
-                         const std::string& split = "train") {
-    return error_of(kind, [&] { open_dataset(name, split); });
+  static std::string failure(const std::string& name = "tiny", const std::string& split = "train") {
+    return failure_of([&] { open_dataset(name, split); });
+  }
+  static std::string misuse(const std::string& name, const std::string& split = "train") {
+    return test::usage_of([&] { open_dataset(name, split); });
+  }
+  /// Writes datasets/few.json with these settings beside its name.
+  void describe_few(const std::string& settings) const {
+    home_.write_description("few", R"({"name": "few", )" + settings + "}");
+  }
+  /// The description "base" of CIFAR's files, which are not there.
+  void describe_absent(int num_train, int num_test) const {
+    home_.write_description("base",
+                            fmt::format(R"({{"name": "base", "description": "d", "format": "cifar",
+      "classes": ["a", "b", "c"], "num_images": {{"train": {}, "test": {}}}, "mean": [0, 0, 0],
+      "std": [1, 1, 1], "files": {{"train_1": {{"name": "x", "size": 1}},
+      "test_1": {{"name": "y", "size": 1}}}}}})",
+                                        num_train, num_test));
   }
 
   TinyHome home_;
@@ -67,25 +84,24 @@ TEST_F(TinyDataset, ASplitNeedsOnlyItsOwnFiles) {
   home_.write_files(home_.cache());
   std::filesystem::remove(home_.cache() / "train-images");
   EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
-  EXPECT_THAT(open_error(ErrorKind::failure), HasSubstr("files not found"));
+  EXPECT_THAT(failure(), HasSubstr("files not found"));
   EXPECT_TRUE(load_dataset_spec("tiny").find_folder().empty());
 }
 
 TEST_F(TinyDataset, MissingFilesTellHowToGetThem) {
-  EXPECT_THAT(open_error(ErrorKind::failure),
+  EXPECT_THAT(failure(),
               AllOf(HasSubstr("'tiny'"), HasSubstr(home_.cache().string()), HasSubstr("elsewhere"),
                     HasSubstr("moesaic data fetch tiny"), HasSubstr("dataset-tiny")));
 }
 
 TEST_F(TinyDataset, UnknownNamesGetTheNearest) {
-  EXPECT_THAT(open_error(ErrorKind::usage, "tinny"),
+  EXPECT_THAT(misuse("tinny"),
               AllOf(HasSubstr("unknown dataset 'tinny'"), HasSubstr("did you mean 'tiny'?")));
   for (const char* path : {"../datasets/tiny", "./tiny", "tiny/", "none/tinny/"}) {
-    EXPECT_THAT(open_error(ErrorKind::usage, path),
-                AllOf(HasSubstr("no such folder"), HasSubstr("did you mean 'tiny'?")))
+    EXPECT_THAT(misuse(path), AllOf(HasSubstr("no such folder"), HasSubstr("did you mean 'tiny'?")))
         << path;
   }
-  EXPECT_THAT(open_error(ErrorKind::usage, "tiny", "trian"),
+  EXPECT_THAT(misuse("tiny", "trian"),
               AllOf(HasSubstr("unknown split 'trian'"), HasSubstr("did you mean 'train'?")));
 }
 
@@ -93,8 +109,8 @@ TEST_F(TinyDataset, CountsMustAgree) {
   home_.files["train-labels"] = idx_bytes({3}, {0, 1, 2});
   home_.describe();
   home_.write_files(home_.cache());
-  EXPECT_THAT(open_error(ErrorKind::failure), AllOf(HasSubstr("train-images holds 12 images"),
-                                                    HasSubstr("train-labels holds 3 labels")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr("train-images holds 12 images"),
+                               HasSubstr("train-labels holds 3 labels")));
 }
 
 TEST_F(TinyDataset, RanksMustBeRight) {
@@ -102,17 +118,15 @@ TEST_F(TinyDataset, RanksMustBeRight) {
   home_.files["test-labels"] = idx_bytes({5, 1}, {0, 0, 0, 0, 0});
   home_.describe();
   home_.write_files(home_.cache());
-  EXPECT_THAT(open_error(ErrorKind::failure),
-              AllOf(HasSubstr("train-images"), HasSubstr("found [12, 20]")));
-  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"),
-              AllOf(HasSubstr("test-labels"), HasSubstr("found [5, 1]")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr("train-images"), HasSubstr("found [12, 20]")));
+  EXPECT_THAT(failure("tiny", "test"), AllOf(HasSubstr("test-labels"), HasSubstr("found [5, 1]")));
 }
 
 TEST_F(TinyDataset, ImagesNeedPixels) {
   home_.files["test-images"] = idx_bytes({5, 0, 5}, {});
   home_.describe();
   home_.write_files(home_.cache());
-  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"),
+  EXPECT_THAT(failure("tiny", "test"),
               AllOf(HasSubstr("test-images"), HasSubstr("without pixels"), HasSubstr("[5, 0, 5]")));
 }
 
@@ -121,48 +135,45 @@ TEST_F(TinyDataset, LabelsNeedAClass) {
   home_.describe();
   home_.write_files(home_.cache());
   EXPECT_THAT(
-      open_error(ErrorKind::failure, "tiny", "test"),
+      failure("tiny", "test"),
       AllOf(HasSubstr("test-labels"), HasSubstr("label 4 of image 2"), HasSubstr("there are 4")));
 }
 
 TEST_F(TinyDataset, AChangedPixelIsNoticed) {
   home_.files["train-images"].back() ^= 1;
   home_.write_files(home_.cache());
-  EXPECT_THAT(open_error(ErrorKind::failure),
-              AllOf(HasSubstr("train-images"), HasSubstr("SHA-256")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr("train-images"), HasSubstr("SHA-256")));
 }
 
 TEST_F(TinyDataset, DamagedFilesAreNamed) {
   home_.write_files(home_.cache());
   const test::Bytes whole = home_.files["test-images"];
   write_file(home_.cache() / "test-images", std::span(whole).first(whole.size() - 1));
-  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images"));
+  EXPECT_THAT(failure("tiny", "test"), HasSubstr("test-images"));
   test::Bytes longer = whole;
   longer.push_back(0);
   write_file(home_.cache() / "test-images", longer);
-  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images"));
+  EXPECT_THAT(failure("tiny", "test"), HasSubstr("test-images"));
   test::Bytes packed = gzip_bytes(whole);
   packed[packed.size() / 2] ^= 1;
   write_file(home_.cache() / "test-images.gz", packed);
-  EXPECT_THAT(open_error(ErrorKind::failure, "tiny", "test"), HasSubstr("test-images.gz"));
+  EXPECT_THAT(failure("tiny", "test"), HasSubstr("test-images.gz"));
 }
 
 TEST_F(TinyDataset, IndicesAreChecked) {
   home_.write_files(home_.cache());
   const auto test = open_dataset("tiny", "test");
   std::vector<uint8_t> pixels(20);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->label(5); }), HasSubstr("image 5 of 5"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test->image(-1, pixels.data()); }),
-              HasSubstr("image -1 of 5"));
+  EXPECT_THAT(failure_of([&] { test->label(5); }), HasSubstr("image 5 of 5"));
+  EXPECT_THAT(failure_of([&] { test->image(-1, pixels.data()); }), HasSubstr("image -1 of 5"));
   const auto subset = make_class_subset(test, {"fox"}, "foxes");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { subset->image(2, pixels.data()); }),
-              HasSubstr("image 2 of 2"));
+  EXPECT_THAT(failure_of([&] { subset->image(2, pixels.data()); }), HasSubstr("image 2 of 2"));
 }
 
 TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
   home_.write_files(home_.cache());
-  home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "two of four",
-                                     "keep_classes": ["hen", "dog"]})");
+  describe_few(R"("base": "tiny", "description": "two of four",
+                                     "keep_classes": ["hen", "dog"])");
   const auto train = open_dataset("few", "train");
   const auto whole = open_dataset("tiny", "train");
   EXPECT_THAT(labels_of(*train), ElementsAre(1, 0, 1, 0, 0, 1));
@@ -182,9 +193,7 @@ TEST_F(TinyDataset, SubsetRenumbersInTheOrderOfKeepClasses) {
 
 TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   home_.write_files(home_.cache());
-  home_.write_description(
-      "few",
-      R"({"name": "few", "base": "tiny", "description": "d", "num_first_images": {"train": 5}})");
+  describe_few(R"("base": "tiny", "description": "d", "num_first_images": {"train": 5})");
   const auto train = open_dataset("few", "train");
   const auto whole = open_dataset("tiny", "train");
   EXPECT_THAT(labels_of(*train), ElementsAre(0, 1, 2, 3, 0));
@@ -192,13 +201,10 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   EXPECT_EQ(train->info().name, "few");
   EXPECT_EQ(open_dataset("few", "test")->size(), 5);  // of the other split, all
   std::vector<uint8_t> pixels(20);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { train->image(5, pixels.data()); }),
-              HasSubstr("image 5 of 5"));
+  EXPECT_THAT(failure_of([&] { train->image(5, pixels.data()); }), HasSubstr("image 5 of 5"));
   for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).num_classes(), 4);
-  home_.write_description(
-      "few",
-      R"({"name": "few", "base": "tiny", "description": "d", "num_first_images": {"train": 13}})");
-  EXPECT_THAT(open_error(ErrorKind::failure, "few"),
+  describe_few(R"("base": "tiny", "description": "d", "num_first_images": {"train": 13})");
+  EXPECT_THAT(failure("few"),
               HasSubstr("'num_first_images' is 13, more than the 12 images of 'tiny'"));
   home_.write_description("former", R"({"name": "former", "base": "tiny", "first": {"train": 5}})");
   const testing::Warnings warnings;
@@ -208,10 +214,7 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
 }
 
 TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
-  home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
-      "classes": ["a", "b", "c"], "num_images": {"train": 50, "test": 7}, "mean": [0, 0, 0],
-      "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
-      "test_1": {"name": "y", "size": 1}}})");
+  describe_absent(50, 7);
   home_.write_description("turned", R"({"name": "turned", "base": "base", "rotate": {}})");
   home_.write_description(
       "part", R"({"name": "part", "base": "turned", "num_first_images": {"train": 30}})");
@@ -223,14 +226,11 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
   EXPECT_EQ(test->size(), 14);
   EXPECT_EQ(train->image_size(), 3072);
   EXPECT_THAT(train->info().classes, ElementsAre("original", "rotated"));
-  EXPECT_THAT(open_error(ErrorKind::failure, "part"), HasSubstr("data fetch base"));
+  EXPECT_THAT(failure("part"), HasSubstr("data fetch base"));
 }
 
 TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
-  home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
-      "classes": ["a", "b", "c"], "num_images": {"train": 60, "test": 9}, "mean": [0, 0, 0],
-      "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
-      "test_1": {"name": "y", "size": 1}}})");
+  describe_absent(60, 9);
   home_.write_description("some",
                           R"({"name": "some", "base": "base", "keep_classes": ["c", "a"]})");
   PlannedDatasets planned;
@@ -242,21 +242,19 @@ TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
   EXPECT_EQ(train->size(), 40);
   EXPECT_EQ(test->size(), 6);
   EXPECT_THAT(train->info().classes, ElementsAre("c", "a"));
-  EXPECT_THAT(open_error(ErrorKind::failure, "some"), HasSubstr("data fetch base"));
+  EXPECT_THAT(failure("some"), HasSubstr("data fetch base"));
 }
 
 TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
   home_.write_files(home_.cache());
-  home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["dgo"]})");
-  EXPECT_THAT(open_error(ErrorKind::usage, "few"),
-              AllOf(HasSubstr("no class 'dgo'"), HasSubstr("did you mean 'dog'?")));
-  home_.write_description("few",
-                          R"({"name": "few", "base": "tiny", "keep_classes": ["dog", "dog"]})");
-  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("'dog' twice"));
-  home_.write_description("few", R"({"name": "few", "base": "tini", "keep_classes": ["dog"]})");
-  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("unknown dataset 'tini'"));
-  home_.write_description("few", R"({"name": "few", "base": "few", "keep_classes": ["dog"]})");
-  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("circular"));
+  describe_few(R"("base": "tiny", "keep_classes": ["dgo"])");
+  EXPECT_THAT(misuse("few"), AllOf(HasSubstr("no class 'dgo'"), HasSubstr("did you mean 'dog'?")));
+  describe_few(R"("base": "tiny", "keep_classes": ["dog", "dog"])");
+  EXPECT_THAT(misuse("few"), HasSubstr("'dog' twice"));
+  describe_few(R"("base": "tini", "keep_classes": ["dog"])");
+  EXPECT_THAT(misuse("few"), HasSubstr("unknown dataset 'tini'"));
+  describe_few(R"("base": "few", "keep_classes": ["dog"])");
+  EXPECT_THAT(misuse("few"), HasSubstr("circular"));
 }
 
 TEST_F(TinyDataset, SubsetOfNoImagesIsRefused) {
@@ -264,28 +262,23 @@ TEST_F(TinyDataset, SubsetOfNoImagesIsRefused) {
   home_.write_description("two",
                           R"({"name": "two", "base": "tiny", "num_first_images": {"train": 2}})");
   home_.write_description("none", R"({"name": "none", "base": "two", "keep_classes": ["hen"]})");
-  EXPECT_THAT(open_error(ErrorKind::failure, "none"),
+  EXPECT_THAT(failure("none"),
               HasSubstr("none of the 2 images of 'two' has a class of 'keep_classes' (hen)"));
 }
 
 TEST(MemoryDataset, SizesMustAgree) {
-  DatasetInfo info;
-  info.name = "memory";
-  info.classes = {"a", "b"};
-  info.channels = 2;
-  info.height = 1;
-  info.width = 3;
+  DatasetInfo info{.name = "memory", .classes = {"a", "b"}, .channels = 2, .height = 1, .width = 3};
   const auto make = [&](size_t pixels, std::vector<uint8_t> labels) {
     return make_memory_dataset(info, std::vector<uint8_t>(pixels), std::move(labels));
   };
   EXPECT_EQ(make(12, {0, 1})->size(), 2);
   EXPECT_EQ(make(0, {})->size(), 0);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(13, {0, 1}); }), HasSubstr("13 bytes"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 2}); }), HasSubstr("label 2"));
+  EXPECT_THAT(failure_of([&] { make(13, {0, 1}); }), HasSubstr("13 bytes"));
+  EXPECT_THAT(failure_of([&] { make(12, {0, 2}); }), HasSubstr("label 2"));
   info.height = INT64_MAX;
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 1}); }), HasSubstr("12 bytes"));
+  EXPECT_THAT(failure_of([&] { make(12, {0, 1}); }), HasSubstr("12 bytes"));
   info.height = -1;
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make(12, {0, 1}); }), HasSubstr("pixel"));
+  EXPECT_THAT(failure_of([&] { make(12, {0, 1}); }), HasSubstr("pixel"));
 }
 
 }  // namespace

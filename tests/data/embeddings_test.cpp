@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <limits>
 #include <set>
 
-#include "base/support.h"
+#include "data/data_fixture.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -50,7 +50,7 @@ class EmbeddingsFiles : public ::testing::Test {
   std::string problem_of(const fs::path& file) const {
     const std::string name = describe_as_train(file);
     const std::string message = test::failure_of([&] { open_dataset(name, "train"); });
-    EXPECT_EQ(message.find(file.string() + ": "), 0U) << message;
+    EXPECT_THAT(message, StartsWith(file.string() + ": "));
     EXPECT_EQ(message.find('\n'), message.npos);
     return message.substr(std::min(message.size(), file.string().size() + 2));
   }
@@ -158,10 +158,8 @@ TEST_F(EmbeddingsFiles, OneFileIsSplitByTheSeed) {
   describe(R"({"file": "all.safetensors", "test_fraction": 0.3, "seed": 2})");
   EXPECT_FALSE(torch::equal(values, open_dataset(name, "test")->inputs().values_NCHW));
   describe(R"({"file": "all.safetensors", "test_fraction": 0.001})");
-  EXPECT_NE(test::failure_of([&] {
-              open_dataset(name, "test");
-            }).find("test_fraction 0.001 of 50 texts leaves no text to test with"),
-            std::string::npos);
+  EXPECT_THAT(test::failure_of([&] { open_dataset(name, "test"); }),
+              HasSubstr("test_fraction 0.001 of 50 texts leaves no text to test with"));
 }
 
 TEST_F(EmbeddingsFiles, TwoFilesHaveToNameTheSame) {
@@ -170,19 +168,18 @@ TEST_F(EmbeddingsFiles, TwoFilesHaveToNameTheSame) {
   const std::string name = describe(R"({"train": "a.safetensors", "test": "b.safetensors"})");
   EXPECT_EQ(open_dataset(name, "train")->size(), 9);
   EXPECT_EQ(open_dataset(name, "test")->size(), 6);
-  for (const FileVerification& file : DatasetSource(name).verify())
-    EXPECT_TRUE(file.ok()) << file.problem;
+  test::expect_verified(name);
   Metadata swapped = kNames;
   swapped["classes"] = R"(["good", "bad"])";
   write("b.safetensors", texts(6), swapped);
   for (const char* split : {"train", "test"}) {
-    EXPECT_NE(test::failure_of([&] { open_dataset(name, split); }).find("different 'classes'"),
-              std::string::npos);
+    EXPECT_THAT(test::failure_of([&] { open_dataset(name, split); }),
+                HasSubstr("different 'classes'"));
   }
   fs::remove(folder_ / "b.safetensors");
   EXPECT_EQ(open_dataset(name, "train")->size(), 9);
   const std::string missing = test::failure_of([&] { open_dataset(name, "test"); });
-  EXPECT_NE(missing.find("file 'b.safetensors' not found in"), std::string::npos) << missing;
+  EXPECT_THAT(missing, HasSubstr("file 'b.safetensors' not found in"));
 }
 
 TEST_F(EmbeddingsFiles, AreHeldToTheirDescriptionWhichIsEnoughForAPlan) {
@@ -202,14 +199,11 @@ TEST_F(EmbeddingsFiles, AreHeldToTheirDescriptionWhichIsEnoughForAPlan) {
   EXPECT_EQ(planned->info().std, (std::vector<double>{1.0}));
   write("all.safetensors", texts(20));
   EXPECT_EQ(PlannedDatasets()(described(4, 2), "train")->size(), 16);
-  EXPECT_NE(test::failure_of([&] {
-              open_dataset(described(5, 2), "test");
-            }).find("all.safetensors: tensor 'embeddings' has rows of 4, the description says 5"),
-            std::string::npos);
-  EXPECT_NE(test::failure_of([&] {
-              open_dataset(described(4, 3), "test");
-            }).find("2 classes in its metadata, dataset 'texts' has 3"),
-            std::string::npos);
+  EXPECT_THAT(
+      test::failure_of([&] { open_dataset(described(5, 2), "test"); }),
+      HasSubstr("all.safetensors: tensor 'embeddings' has rows of 4, the description says 5"));
+  EXPECT_THAT(test::failure_of([&] { open_dataset(described(4, 3), "test"); }),
+              HasSubstr("2 classes in its metadata, dataset 'texts' has 3"));
 }
 
 TEST(EmbeddingsConfig, IsOneFileOrTwo) {
@@ -229,16 +223,14 @@ TEST(EmbeddingsConfig, IsOneFileOrTwo) {
   EXPECT_EQ(problem(R"("embeddings": {"train": "a.safetensors", "test": "b.safetensors"})"), "");
   for (const char* wrong :
        {"{}", R"({"train": "a"})", R"({"file": "a", "train": "b", "test": "c"})"}) {
-    EXPECT_NE(
-        problem(R"("embeddings": )" + std::string(wrong)).find("either 'file', or both 'train'"),
-        std::string::npos)
+    EXPECT_THAT(problem(R"("embeddings": )" + std::string(wrong)),
+                HasSubstr("either 'file', or both 'train'"))
         << wrong;
   }
-  EXPECT_NE(problem(R"("embeddings": {"file": "../a"})").find("without folders"),
-            std::string::npos);
-  EXPECT_NE(problem("").find("needs 'embeddings'"), std::string::npos);
-  EXPECT_NE(problem(R"("embeddings": {"file": "a"}, "classes": ["a"])").find("has no files, mean"),
-            std::string::npos);
+  EXPECT_THAT(problem(R"("embeddings": {"file": "../a"})"), HasSubstr("without folders"));
+  EXPECT_THAT(problem(""), HasSubstr("needs 'embeddings'"));
+  EXPECT_THAT(problem(R"("embeddings": {"file": "a"}, "classes": ["a"])"),
+              HasSubstr("has no files, mean"));
 }
 
 }  // namespace

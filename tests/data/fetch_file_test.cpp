@@ -9,10 +9,11 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::HttpServer;
 using test::said_by;
 using test::ScopedEnv;
+using test::usage_of;
 using ::testing::SizeIs;
 
 constexpr const char* kSha256OfAbc =
@@ -43,7 +44,7 @@ class FetchFile : public ::testing::Test {
   test::fs::path place() const { return folder_.path() / "new" / "f"; }
   std::string error(const FetchRequest& request) {
     std::string text;
-    said_ = said_by([&] { text = error_of(ErrorKind::failure, [&] { fetch_file(request); }); });
+    said_ = said_by([&] { text = failure_of([&] { fetch_file(request); }); });
     EXPECT_FALSE(test::fs::exists(place()));
     return text;
   }
@@ -118,7 +119,7 @@ TEST_F(FetchFile, ARefusalNamesTheVariableAndNeverTheToken) {
   EXPECT_THAT(refused + said_, Not(HasSubstr("abc123")));
   EXPECT_THAT(seconds_, IsEmpty());
   const ScopedEnv split("HF_TOKEN", "abc123\r\nHost: evil");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { fetch_file(wanted); }),
+  EXPECT_THAT(usage_of([&] { fetch_file(wanted); }),
               AllOf(HasSubstr("HF_TOKEN: it holds a blank"), Not(HasSubstr("evil"))));
 }
 
@@ -224,7 +225,7 @@ TEST_F(FetchFile, AddressesOfHuggingFace) {
             "https://huggingface.co/datasets/o/n/resolve/1.0/x.tar");
   for (const std::string rest :
        {"", "o", "o/n", "o/n/", "o/n@/x", "/n/x", "o/../x", "o/n/x?y", "o/n/x y"}) {
-    EXPECT_THAT(test::usage_of([&] { resolved_url("hf://" + rest); }),
+    EXPECT_THAT(usage_of([&] { resolved_url("hf://" + rest); }),
                 HasSubstr("OWNER/NAME[@REVISION]/PATH"))
         << rest;
   }
@@ -235,7 +236,7 @@ TEST_F(FetchFile, ATokenLeavesTheMachineEncrypted) {
   FetchRequest wanted = request("http://localhost.example.org/f");
   wanted.token_env = "MY_TOKEN";
   EXPECT_THAT(
-      test::usage_of([&] { fetch(wanted); }),
+      usage_of([&] { fetch(wanted); }),
       AllOf(HasSubstr("the token in MY_TOKEN is sent over https only"), Not(HasSubstr("abc123"))));
 }
 
@@ -244,7 +245,7 @@ TEST_F(FetchFile, NoSecretInAnAddress) {
        {"https://me:pass1word@a.b/c", "https://pass1word@a.b/c",
         "https://a.b/c?x=1&Token=pass1word", "https://a.b/c?password=pass1word",
         "hf://o/n/f?access_token=pass1word"}) {
-    EXPECT_THAT(test::usage_of([&] { fetch_file(request(url)); }),
+    EXPECT_THAT(usage_of([&] { fetch_file(request(url)); }),
                 AllOf(HasSubstr("token_env"), Not(HasSubstr("pass1word"))))
         << url;
   }

@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::said_by;
 using test::samples;
 using test::ShardHome;
@@ -28,9 +28,8 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
         R"("urls": ["file://)" + mirror.path().string() + "\"]");
   };
   const auto refused = [&] {
-    const std::string error = error_of(ErrorKind::failure, [&] {
-      said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); });
-    });
+    const std::string error = failure_of(
+        [&] { said_by([&] { DatasetSource(home.name()).fetch({.show_progress = false}); }); });
     EXPECT_FALSE(test::fs::exists(home.data() / "pets/train-0.tar"));
     return error;
   };
@@ -116,11 +115,11 @@ TEST_F(ListedShards, AreThoseOfAFileInTheRepository) {
                                               "datasets/me/pets/resolve/v1/a-1.tar 0"));
   write_file(place("_info.json"), std::string(R"({"splits": {"train": {"filenames": ["a-0.tar"],
                                                   "shard_lengths": [4, 4]}}})"));
-  EXPECT_THAT(test::failure_of([&] { DatasetSource{home_.name()}; }),
+  EXPECT_THAT(failure_of([&] { DatasetSource{home_.name()}; }),
               AllOf(HasSubstr("_info.json:1:"), HasSubstr("1 filenames, but 2 shard_lengths")));
   write_file(place("_info.json"), std::string(R"({"splits": {"train": {
       "filenames": ["../a.tar"], "shard_lengths": [4]}}})"));
-  EXPECT_THAT(test::failure_of([&] { DatasetSource{home_.name()}; }), HasSubstr("../a.tar"));
+  EXPECT_THAT(failure_of([&] { DatasetSource{home_.name()}; }), HasSubstr("../a.tar"));
 }
 
 TEST_F(ListedShards, AreFetchedWithTheTokenOfTheirDescription) {
@@ -130,7 +129,7 @@ TEST_F(ListedShards, AreFetchedWithTheTokenOfTheirDescription) {
   });
   const test::ScopedEnv hub("HF_TOKEN", "another"), token("MY_TOKEN", "abc123");
   describe();
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { DatasetSource{home_.name()}; }),
+  EXPECT_THAT(failure_of([&] { DatasetSource{home_.name()}; }),
               AllOf(HasSubstr("401"), HasSubstr("the token in HF_TOKEN is refused")));
   describe(R"(, "token_env": "MY_TOKEN")");
   read(6);

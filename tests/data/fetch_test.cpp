@@ -12,10 +12,12 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::gzip_bytes;
 using test::HttpServer;
 using test::read_file;
+using test::said_by;
+using test::usage_of;
 using ::testing::SizeIs;
 
 const FetchOptions kQuiet{.show_progress = false, .pause = {}};
@@ -44,7 +46,7 @@ class Fetch : public ::testing::Test {
   }
 
   std::string fetch_error() {
-    return error_of(ErrorKind::failure, [] { DatasetSource("tiny").fetch(kQuiet); });
+    return failure_of([] { DatasetSource("tiny").fetch(kQuiet); });
   }
   void expect_all_in_place() {
     for (const FileVerification& file : DatasetSource("tiny").verify()) {
@@ -60,9 +62,8 @@ class Fetch : public ::testing::Test {
 };
 
 TEST_F(Fetch, PutsVerifiedFilesInPlace) {
-  testing::internal::CaptureStderr();
-  const FetchResult result = DatasetSource("tiny").fetch();
-  testing::internal::GetCapturedStderr();
+  FetchResult result;
+  said_by([&] { result = DatasetSource("tiny").fetch(); });
   EXPECT_EQ(result.folder, home_.cache());
   EXPECT_THAT(result.fetched,
               ElementsAre("test-images", "test-labels", "train-images", "train-labels"));
@@ -90,10 +91,8 @@ TEST_F(Fetch, ADamagedCopyIsReplacedFileByFile) {
 
 TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
   write_file(place("test-labels"), std::string("precious"));
-  testing::internal::CaptureStderr();
-  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
+      said_by([&] { EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, SizeIs(4)); }),
       HasSubstr(place("test-labels").string() +
                 ": the content differs from the description and is kept as test-labels.gz.old"));
   EXPECT_EQ(test::get(home_.cache() / "test-labels.gz.old"), "precious");
@@ -277,7 +276,7 @@ TEST_F(Fetch, AFolderThatIsALinkToNothingIsNamed) {
   const test::TempDir data;
   test::fs::create_directory_symlink("gone", data / "tiny");
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
-  EXPECT_THAT(test::usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
+  EXPECT_THAT(usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
               HasSubstr((data / "tiny").string() + "' is a broken link to 'gone'"));
 }
 
@@ -285,16 +284,14 @@ TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
   const test::TempDir data;
   write_file(data.path() / "tiny", std::string("in the way"));
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
-  EXPECT_THAT(test::usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
+  EXPECT_THAT(usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
               AllOf(HasSubstr((data.path() / "tiny").string()), HasSubstr("MOESAIC_DATA")));
 }
 
 TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
   EXPECT_EQ(DatasetSource("few").spec_to_fetch().name, "tiny");
-  testing::internal::CaptureStderr();
-  EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(said_by([&] { EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4)); }),
               HasSubstr("dataset 'few' is made from the files of 'tiny'"));
 }
 
@@ -305,7 +302,7 @@ TEST_F(Fetch, NothingIsFetchedForWhatIsGenerated) {
 }
 
 TEST_F(Fetch, UnknownNamesAreWrongUse) {
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("tinyy").fetch(kQuiet); }),
+  EXPECT_THAT(usage_of([] { DatasetSource("tinyy").fetch(kQuiet); }),
               HasSubstr("did you mean 'tiny'?"));
 }
 

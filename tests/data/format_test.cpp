@@ -16,7 +16,8 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
+using test::usage_of;
 
 /// <split>.txt with a line of numbers for each example: the input, then its targets.
 struct TableSettings {
@@ -87,7 +88,7 @@ class ToyFormat : public ::testing::Test {
 };
 
 TEST_F(ToyFormat, OpensListsAndVerifies) {
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("sums", "train"); }),
+  EXPECT_THAT(failure_of([] { open_dataset("sums", "train"); }),
               AllOf(HasSubstr("file 'train.txt' not found"), HasSubstr(folder().string())));
   write_tables();
   EXPECT_THAT(dataset_splits("sums"), ElementsAre("train", "validation", "test"));
@@ -104,7 +105,7 @@ TEST_F(ToyFormat, OpensListsAndVerifies) {
   EXPECT_TRUE(at::equal(batch.inputs[1].flatten(), at::tensor({5.0F, 1.0F})));
 
   EXPECT_EQ(DatasetSource("sums").where(), folder().string());
-  for (const FileVerification& file : DatasetSource("sums").verify()) EXPECT_TRUE(file.ok());
+  test::expect_verified("sums");
   write_file(folder() / "test.txt", std::string("seven\n"));
   const auto files = DatasetSource("sums").verify();
   ASSERT_EQ(files.size(), 2U);
@@ -117,7 +118,7 @@ TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
   const auto complaint = [&](const std::string& settings) {
     home_.write_description("sums",
                             "{\"name\": \"sums\", \"format\": \"toy_table\",\n" + settings + "}");
-    return error_of(ErrorKind::usage, [] { open_dataset("sums", "train"); });
+    return usage_of([] { open_dataset("sums", "train"); });
   };
   EXPECT_THAT(complaint(R"("widht": 2)"),
               AllOf(HasSubstr("sums.json:2:1: "), HasSubstr("did you mean 'width'?")));
@@ -129,7 +130,7 @@ TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
 }
 
 TEST_F(ToyFormat, ANameIsTakenOnce) {
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { dataset_formats().add("idx", table_format()); }),
+  EXPECT_THAT(usage_of([] { dataset_formats().add("idx", table_format()); }),
               HasSubstr("dataset format 'idx' is already registered"));
 }
 
@@ -148,7 +149,7 @@ TEST(DatasetFormats, CifarReadsTheFormerNameOfTheLabelOffset) {
   EXPECT_THAT(warnings.texts(),
               ElementsAre(AllOf(HasSubstr("label_at' is called"), HasSubstr("label_offset'"))));
   write(R"("label_at": 1)");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { load_dataset_spec(file.string()); }),
+  EXPECT_THAT(usage_of([&] { load_dataset_spec(file.string()); }),
               HasSubstr("label_offset must be below num_label_bytes"));
 }
 
@@ -156,8 +157,7 @@ TEST(DatasetFormats, SettingsOfOneAreUnknownToTheOthers) {
   const test::TempDir folder;
   const auto complaint = [&](const std::string& text) {
     write_file(folder.path() / "d.json", R"({"name": "d", "format": )" + text + "}");
-    return error_of(ErrorKind::usage,
-                    [&] { load_dataset_spec((folder.path() / "d.json").string()); });
+    return usage_of([&] { load_dataset_spec((folder.path() / "d.json").string()); });
   };
   EXPECT_THAT(complaint(R"("idx", "attribute": "Smiling")"), HasSubstr("attribute"));
   EXPECT_THAT(complaint(R"("clusters", "num_classes": 3, "clusters": {})"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -19,11 +20,13 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::ImageFolder;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::opening_says;
+using test::said_by;
+using test::usage_of;
 
 TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto train = open();
@@ -33,10 +36,9 @@ TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto val = open("test");
   EXPECT_THAT(val->info().classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(test::labels_of(*val), ElementsAre(1));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(train, PreprocessConfig{}); }),
+  EXPECT_THAT(usage_of([&] { preprocessed(train, PreprocessConfig{}); }),
               HasSubstr("set preprocess.size"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { Loader loader(train, {}); }),
-              HasSubstr("set preprocess.size"));
+  EXPECT_THAT(usage_of([&] { Loader loader(train, {}); }), HasSubstr("set preprocess.size"));
 }
 
 TEST_F(ImageFolder, ImagesAreReadSmallerWhereThePartAllows) {
@@ -62,16 +64,13 @@ TEST_F(ImageFolder, ImagesAreReadSmallerWhereThePartAllows) {
 }
 
 LoaderOptions everything(int64_t threads) {
-  LoaderOptions options;
-  options.batch_size = 5;
-  options.shuffle = true;
-  options.seed = 3;
-  options.num_threads = threads;
-  options.augment.flip = true;
-  options.augment.crop.emplace();
-  options.augment.rand_augment.emplace();
-  options.augment.mixup = 0.2;
-  return options;
+  return {
+      .batch_size = 5,
+      .seed = 3,
+      .shuffle = true,
+      .num_threads = threads,
+      .augment = {
+          .flip = true, .crop = CropConfig{}, .rand_augment = RandAugmentConfig{}, .mixup = 0.2}};
 }
 
 void expect_equal(const Batch& a, const Batch& b) {
@@ -99,18 +98,18 @@ TEST_F(ImageFolder, TheSameBitsForAnyThreadsAndAfterASeek) {
 TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
   const test::fs::path damaged = root() / "train" / "cat" / "5.JPEG";
   const Bytes whole = test::read_file(damaged);
-  LoaderOptions options;
-  options.batch_size = 12;
+  LoaderOptions options{.batch_size = 12};
   for (const Bytes& bytes : {Bytes{}, Bytes(whole.begin(), whole.begin() + 200), Bytes(300, 'x')}) {
     write_file(damaged, bytes);
     for (const int64_t threads : {0, 2}) {
       options.num_threads = threads;
       Loader loader(at_size(8), options);
-      ::testing::internal::CaptureStderr();
-      const Batch batch = loader.next();
-      loader.seek(0, 0);
-      loader.next();
-      const std::string said = ::testing::internal::GetCapturedStderr();
+      Batch batch;
+      const std::string said = said_by([&] {
+        batch = loader.next();
+        loader.seek(0, 0);
+        loader.next();
+      });
       EXPECT_THAT(said, HasSubstr(damaged.string()));
       EXPECT_EQ(said.find(damaged.string()), said.rfind(damaged.string())) << "once is enough";
       EXPECT_TRUE(at::equal(batch.inputs[5], batch.inputs[6]));
@@ -131,18 +130,15 @@ TEST_F(ImageFolder, AFileThatCannotBeReadIsTriedAgainAndIsNotDamaged) {
                                                      if (++pauses == 2)
                                                        test::fs::rename(away, file);
                                                    });
-  ::testing::internal::CaptureStderr();
-  test::fs::rename(file, away);
-  EXPECT_EQ(images->encoded(0)->bytes, std::string(whole.begin(), whole.end()));
-  EXPECT_EQ(pauses, 2);
-  test::fs::remove(file);
-  PreprocessConfig config;
-  config.size = 8;
-  LoaderOptions options;
-  options.batch_size = 2;
-  EXPECT_THROW(Loader(preprocessed(images, config), options).next(), IoError);
-  EXPECT_EQ(pauses, 5);
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string said = said_by([&] {
+    test::fs::rename(file, away);
+    EXPECT_EQ(images->encoded(0)->bytes, std::string(whole.begin(), whole.end()));
+    EXPECT_EQ(pauses, 2);
+    test::fs::remove(file);
+    const auto sized = preprocessed(images, PreprocessConfig{.size = 8});
+    EXPECT_THROW(Loader(sized, {.batch_size = 2}).next(), IoError);
+    EXPECT_EQ(pauses, 5);
+  });
   EXPECT_THAT(said, AllOf(HasSubstr(file.string() + ": cannot open: No such file or directory"),
                           Not(HasSubstr("replaces it"))));
 }
@@ -151,13 +147,10 @@ TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {
   for (const auto& entry : test::fs::recursive_directory_iterator(root() / "train")) {
     if (entry.is_regular_file()) write_file(entry.path(), std::string("no image"));
   }
-  LoaderOptions options;
-  options.batch_size = 4;
-  Loader loader(at_size(8), options);
-  ::testing::internal::CaptureStderr();
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-              HasSubstr("of 12 images cannot be read"));
-  ::testing::internal::GetCapturedStderr();
+  Loader loader(at_size(8), {.batch_size = 4});
+  said_by([&] {
+    EXPECT_THAT(failure_of([&] { loader.next(); }), HasSubstr("of 12 images cannot be read"));
+  });
 }
 
 TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
@@ -169,27 +162,23 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
     for (size_t i = 2; i < files.size(); ++i) test::fs::remove(files[i]);
     for (size_t i = 0; i < 2; ++i) write_file(files[i], std::string("no image"));
   }
-  LoaderOptions options;
-  options.batch_size = 2;
-  options.shuffle = true;
+  LoaderOptions options{.batch_size = 2, .shuffle = true};
   for (const int64_t threads : {0, 1, 2}) {
     options.num_threads = threads;
     Loader loader(at_size(8), options);
-    ::testing::internal::CaptureStderr();
-    for (int call = 0; call < 2; ++call) {
-      EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("of 4 images cannot be read"));
-    }
-    ::testing::internal::GetCapturedStderr();
+    said_by([&] {
+      for (int call = 0; call < 2; ++call) {
+        EXPECT_THAT(failure_of([&] { loader.next(); }), HasSubstr("of 4 images cannot be read"));
+      }
+    });
   }
 }
 
 TEST_F(ImageFolder, VerifyDecodesEveryImage) {
   write_file(root() / "train" / "dog" / "3.jpg", std::string("no image"));
   write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});
-  ::testing::internal::CaptureStderr();
-  const auto files = DatasetSource(root().string()).verify();
-  ::testing::internal::GetCapturedStderr();
+  std::vector<FileVerification> files;
+  said_by([&] { files = DatasetSource(root().string()).verify(); });
   ASSERT_EQ(files.size(), 4u);
   EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("neither a JPEG nor a PNG")));
   EXPECT_THAT(files[1].problem, AllOf(HasSubstr("4.jpg"), HasSubstr("not a PNG")));
@@ -202,26 +191,23 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::create_symlink("self.jpg", root() / "train" / "cat" / "self.jpg");
   write_file(root() / "train" / "cat" / "notes.txt", std::string("x"));
   write_file(root() / "train" / "cat" / ".hidden.jpg", std::string("x"));
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(open()->size(), 12);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(said_by([&] { EXPECT_EQ(open()->size(), 12); }),
               HasSubstr("4 left out: 1 file not called .jpg, .jpeg, .jpe, .jfif, .png, .webp "
                         "('cat/notes.txt'); 1 link to nothing ('cat/self.jpg'); 1 hidden "
                         "('cat/.hidden.jpg'); 1 folder that is read already ('cat/loop')"));
   test::fs::create_directories(root() / "val" / "dgo");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+  EXPECT_THAT(failure_of([&] { open("test"); }),
               AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
   test::fs::remove_all(root() / "train");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("folder 'train' not found"));
+  EXPECT_THAT(usage_of([&] { open(); }), HasSubstr("folder 'train' not found"));
   test::fs::create_directories(root() / "train");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no folder of a class"));
+  EXPECT_THAT(usage_of([&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no images (.jpg, "));
+  EXPECT_THAT(usage_of([&] { open(); }), HasSubstr("no images (.jpg, "));
   write_file(root() / "train" / "cat" / "1" / "a.jpg", std::string("x"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }),
+  EXPECT_THAT(usage_of([&] { open(); }),
               HasSubstr("in its folders; 1 left out: 1 folder inside a class ('cat/1')"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
-              HasSubstr("no such folder"));
+  EXPECT_THAT(usage_of([] { open_dataset("./nowhere", "train"); }), HasSubstr("no such folder"));
 }
 
 TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
@@ -230,7 +216,7 @@ TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
               HasSubstr("1 class in " + (root() / "val").string() + " without images: 'cat'"));
   test::fs::create_directories(root() / "train" / "eel");
   test::fs::create_directories(root() / "train" / "ant");
-  write_file(root() / "train" / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  add_image("train/stray.jpg");
   EXPECT_THAT(opening_says(root()),
               AllOf(HasSubstr("2 classes in " + (root() / "train").string() +
                               " without images: 'ant', 'eel'"),
@@ -243,7 +229,7 @@ TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
 TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
   const std::string composed = "caf\u00e9", decomposed = "cafe\u0301";
   for (const std::string& name : {composed, decomposed}) {
-    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/{}/a.jpg", name));
   }
   EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + composed +
                                               "', cafe\\u{301} and caf\\u{e9}\n"));
@@ -252,8 +238,7 @@ TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
 TEST_F(ImageFolder, ThreePairsThatLookAlikeAreNamedAndTheOthersCounted) {
   for (const char* name : {"a1", "a2", "a3", "a4", "a5"}) {
     for (const char* space : {"", " "}) {
-      write_file(root() / "train" / (name + std::string(space)) / "a.jpg",
-                 jpeg_bytes(8, 8, JpegKind::grey, {9}));
+      add_image(fmt::format("train/{}{}/a.jpg", name, space));
     }
   }
   EXPECT_THAT(opening_says(root()),
@@ -263,7 +248,7 @@ TEST_F(ImageFolder, ThreePairsThatLookAlikeAreNamedAndTheOthersCounted) {
 
 TEST_F(ImageFolder, ClassesThatDifferInSpacesAroundThemAreSaid) {
   for (const char* name : {"ant", "ant "}) {
-    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/{}/a.jpg", name));
   }
   EXPECT_THAT(opening_says(root()),
               HasSubstr("': two classes are called 'ant ', ant and ant\\u{20}\n"));
@@ -271,7 +256,7 @@ TEST_F(ImageFolder, ClassesThatDifferInSpacesAroundThemAreSaid) {
 
 TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {
   for (const char* name : {"__MACOSX", "@eaDir", ".ipynb_checkpoints"}) {
-    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/{}/a.jpg", name));
   }
   EXPECT_THAT(opening_says(root()),
               HasSubstr("3 left out: 2 folders that a system made ('@eaDir', '__MACOSX'); 1 hidden "
@@ -289,8 +274,7 @@ TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
     EXPECT_THAT(test::labels_of(*open_dataset(name, "train")), ElementsAre(0, 0, 0, 1, 1, 1));
     EXPECT_THAT(test::labels_of(*open_dataset(name, "validation")), ElementsAre(0, 0, 0, 1, 1, 1));
     EXPECT_THAT(open_dataset(name, "train")->info().mean, ElementsAre(0.485, 0.456, 0.406));
-    for (const FileVerification& file : DatasetSource(name).verify())
-      EXPECT_TRUE(file.ok()) << file.problem;
+    test::expect_verified(name);
   }
   // A folder train and nothing to test with.
   test::fs::remove_all(root() / "val");
@@ -303,17 +287,13 @@ TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
 
 TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {
   for (int i = 6; i < 300; ++i) {
-    write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
-               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/dog/{}.jpg", i));
   }
   for (const char* name : {"a.jpg", "b.png"}) {
     write_file(root() / "train" / "eel" / name, std::string("no image"));
   }
-  LoaderOptions options;
-  options.batch_size = open()->size();
-  ::testing::internal::CaptureStderr();
-  Loader(at_size(8), options).next();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  const LoaderOptions options{.batch_size = open()->size()};
+  EXPECT_THAT(said_by([&] { Loader(at_size(8), options).next(); }),
               HasSubstr("no image of class 'eel' can be read"));
   const std::vector<FileVerification> files = DatasetSource(root().string()).verify();
   const auto lost = std::find_if(files.begin(), files.end(),
@@ -329,19 +309,17 @@ TEST_F(ImageFolder, MoreThanOnePerCentDamagedIsAnError) {
     }
   };
   for (int i = 6; i < 294; ++i) {
-    write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
-               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/dog/{}.jpg", i));
   }
-  LoaderOptions options;
-  options.batch_size = 300;
+  const LoaderOptions options{.batch_size = 300};
   ASSERT_EQ(open()->size(), 300);
-  ::testing::internal::CaptureStderr();
-  damage(3);
-  Loader(at_size(8), options).next();
-  damage(4);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { Loader(at_size(8), options).next(); }),
-              HasSubstr("4 of 300 images cannot be read (all of class 'dog')"));
-  ::testing::internal::GetCapturedStderr();
+  said_by([&] {
+    damage(3);
+    Loader(at_size(8), options).next();
+    damage(4);
+    EXPECT_THAT(failure_of([&] { Loader(at_size(8), options).next(); }),
+                HasSubstr("4 of 300 images cannot be read (all of class 'dog')"));
+  });
 }
 
 TEST_F(ImageFolder, PngLiesBesideJpegUnderAnyName) {
@@ -367,39 +345,30 @@ TEST_F(ImageFolder, FilesOutsideADatasetAreReadOneByOne) {
   ASSERT_EQ(files.size(), 12u);
   EXPECT_EQ(files[0], root() / "train" / "cat" / "0.JPEG");
   EXPECT_EQ(files[11], root() / "train" / "dog" / "5.jpg");
-  DatasetInfo info;
-  info.name = "files";
-  info.channels = 3;
+  DatasetInfo info{.name = "files", .channels = 3};
   info.mean = info.std = {0.5, 0.5, 0.5};
-  const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
-  Bitmap bitmap;
-  make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
-  EXPECT_EQ(bitmap.height, 40);
+  EXPECT_EQ(test::whole_image(*make_image_dataset(info, files), 0, 100).height, 40);
   info.applies_exif = false;
-  make_image_dataset(info, files)->decode(0, whole, {100}, bitmap);
-  EXPECT_EQ(bitmap.height, 16);
-  PreprocessConfig config;
-  config.size = 8;
-  const auto data = preprocessed(make_image_dataset(info, files), config);
+  EXPECT_EQ(test::whole_image(*make_image_dataset(info, files), 0, 100).height, 16);
+  const auto data = preprocessed(make_image_dataset(info, files), PreprocessConfig{.size = 8});
   EXPECT_EQ(test::image_of(*data, 2).size(), 192u);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test::image_of(*data, 1); }),
+  EXPECT_THAT(failure_of([&] { test::image_of(*data, 1); }),
               AllOf(HasSubstr(files[1].string()), HasSubstr("neither a JPEG nor a PNG")));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { data->label(0); }), HasSubstr("no label"));
+  EXPECT_THAT(failure_of([&] { data->label(0); }), HasSubstr("no label"));
 }
 
 /// Averages of pixels two by two, which a decoder may give for an image at half its size, are
 /// nothing that interpolation without antialias sees.
 TEST_F(ImageFolder, WithoutAntialiasThePixelsThemselvesAreTaken) {
   write_file(root() / "train" / "cat" / "0.JPEG", jpeg_bytes(64, 64, JpegKind::noise, {}));
-  PreprocessConfig config;
-  config.size = 16;
-  config.antialias = false;
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
   const Rectangle part = open()->decode(0, whole, {64}, bitmap);
   Bytes expected(768);
   resize(bitmap, part, {.antialias = false}, 16, 16, expected.data());
-  EXPECT_EQ(test::image_of(*preprocessed(open(), config), 0), expected);
+  EXPECT_EQ(
+      test::image_of(*preprocessed(open(), PreprocessConfig{.size = 16, .antialias = false}), 0),
+      expected);
 }
 
 TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {

@@ -31,9 +31,11 @@ class ImageFolder : public ::testing::Test {
     return open_dataset(root().string(), split);
   }
   std::shared_ptr<const Dataset> at_size(int64_t size) const {
-    PreprocessConfig config;
-    config.size = size;
-    return preprocessed(open(), config);
+    return preprocessed(open(), PreprocessConfig{.size = size});
+  }
+  /// Writes a small grey image below the folder.
+  void add_image(const fs::path& name) const {
+    write_file(root() / name, jpeg_bytes(8, 8, JpegKind::grey, {9}));
   }
 
   TempDir folder_;
@@ -42,9 +44,7 @@ class ImageFolder : public ::testing::Test {
 
 /// What opening a split says.
 inline std::string opening_says(const fs::path& root, std::string_view split = "train") {
-  ::testing::internal::CaptureStderr();
-  open_dataset(root.string(), split);
-  return ::testing::internal::GetCapturedStderr();
+  return said_by([&] { open_dataset(root.string(), split); });
 }
 
 }  // namespace moesaic::test

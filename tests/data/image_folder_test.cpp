@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which folders are splits and classes, and where links lead.
+#include <fmt/format.h>
 
 #include "data/data_fixture.h"
 #include "data/image_folder_fixture.h"
@@ -8,11 +9,11 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
 using test::ImageFolder;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::opening_says;
+using test::usage_of;
 
 TEST_F(ImageFolder, ALinkInACircleIsNoClass) {
   test::fs::create_directory_symlink(".", root() / "train" / "loop");
@@ -60,7 +61,7 @@ TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
                         train + "/cat')"));
   EXPECT_EQ(open("test")->size(), 1);
   test::fs::remove(root() / "val/dog/a.jpeg");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }),
+  EXPECT_THAT(usage_of([&] { open("test"); }),
               HasSubstr("; 1 left out: 1 link to what is read already"));
   // A whole split is read, since somebody who tries something out has no other.
   test::fs::remove_all(root() / "val");
@@ -78,7 +79,7 @@ TEST_F(ImageFolder, WhatAProgramWroteIsNoClass) {
     const test::fs::path folder = root() / "train/mine";
     test::fs::remove_all(folder);
     for (const std::string& file : files) write_file(folder / file, std::string("x"));
-    return error_of(ErrorKind::usage, [&] { open(split); });
+    return usage_of([&] { open(split); });
   };
   const std::string train = (root() / "train").string();
   for (const std::string_view split : {"train", "test"}) {
@@ -98,9 +99,7 @@ TEST_F(ImageFolder, WhatAProgramWroteIsNoClass) {
 }
 
 TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
-  const auto make = [&](const char* name) {
-    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  };
+  const auto make = [&](const char* name) { add_image(fmt::format("{}/dog/a.jpg", name)); };
   EXPECT_THAT(
       opening_says(root()),
       HasSubstr("trains on 'train', tests on 'val', validates on nothing, so that 'best' is "
@@ -112,7 +111,7 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
               HasSubstr("tests on 'test', validates on 'validation'; left out: 'val'\n"));
   test::fs::remove_all(root() / "val");
   make("extra");
-  write_file(root() / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  add_image("stray.jpg");
   test::fs::rename(root() / "validation", root() / "valid");
   EXPECT_THAT(opening_says(root()),
               HasSubstr("tests on 'test', validates on 'valid'; left out: 'extra' and 1 image "
@@ -126,7 +125,7 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
     EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation"));
     EXPECT_EQ(open("validation")->size(), 1);
   }
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }), HasSubstr("validation"));
+  EXPECT_THAT(usage_of([&] { open("test"); }), HasSubstr("validation"));
   test::fs::remove_all(root() / "validation");
   const char* tenth = "validates on the last 10 % of each class of the training images";
   EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on nothing, "), HasSubstr(tenth)));
@@ -134,23 +133,20 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'test', validates on nothing, so that"))
       << "six images of a class are too few to take one";
   for (int i = 6; i < 14; ++i) {
-    write_file(root() / "train/dog" / fmt::format("{}.jpg", i),
-               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    add_image(fmt::format("train/dog/{}.jpg", i));
   }
   EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on 'test', "), HasSubstr(tenth)));
   EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(
-      error_of(ErrorKind::usage, [&] { open("test"); }),
+      usage_of([&] { open("test"); }),
       HasSubstr("folder 'train' not found in the dataset; the nearest is 'Train'; images lie in "
                 "train/<class>, and in"));
 }
 
 TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
-  const auto make = [&](const char* name) {
-    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  };
+  const auto make = [&](const char* name) { add_image(fmt::format("{}/dog/a.jpg", name)); };
   make("Test");
   make("labels");
   EXPECT_THAT(opening_says(root()),
@@ -158,7 +154,7 @@ TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
                         "'test' if it is one\n"));
   test::fs::rename(root() / "val", root() / "Val");
   EXPECT_THAT(
-      error_of(ErrorKind::usage, [&] { open("test"); }),
+      usage_of([&] { open("test"); }),
       HasSubstr("folder 'val' not found in " + root().string() + "; the nearest is 'Val'; "));
 }
 
@@ -211,8 +207,8 @@ TEST_F(ImageFolder, ADerivedDatasetSaysItsOwnValidation) {
                                                   root().string(), validation));
     return (folder_ / "mine.json").string();
   };
-  write_file(root() / "test/dog/a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(derived("0.3"), "train"); }),
+  add_image("test/dog/a.jpg");
+  EXPECT_THAT(usage_of([&] { open_dataset(derived("0.3"), "train"); }),
               HasSubstr("has a validation split already: leave 'validation' out"));
   test::fs::remove_all(root() / "val");
   EXPECT_THAT(opening_says(derived("0.3")), HasSubstr("validates on the last 30 % of each class"));
@@ -221,7 +217,7 @@ TEST_F(ImageFolder, ADerivedDatasetSaysItsOwnValidation) {
 
 TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
   const auto refusal = [&](const test::fs::path& folder) {
-    return error_of(ErrorKind::usage, [&] { open_dataset(folder.string() + "/", "train"); });
+    return usage_of([&] { open_dataset(folder.string() + "/", "train"); });
   };
   EXPECT_THAT(
       refusal(folder_.path()),
@@ -237,8 +233,7 @@ TEST_F(ImageFolder, AMisspeltFolderOfADescriptionIsWrongUseAndGetsTheNearestOne)
                fmt::format(R"({{"name": "pets", "format": "image_folder", "paths": ["{}"],
                    "splits": {{"train": "{}", "test": "val"}}}})",
                            path, train));
-    return error_of(ErrorKind::usage,
-                    [&] { open_dataset((folder_ / "pets.json").string(), "train"); });
+    return usage_of([&] { open_dataset((folder_ / "pets.json").string(), "train"); });
   };
   EXPECT_THAT(refusal(root().string(), "trian"),
               AllOf(HasSubstr("folder 'trian' not found in "),
@@ -263,8 +258,7 @@ TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
   check(folder_.path() / "flat");
   // A folder that may be a split keeps the others from being classes.
   test::fs::create_directories(folder_.path() / "flat/Train");
-  EXPECT_THAT(error_of(ErrorKind::usage,
-                       [&] { open_dataset((folder_.path() / "flat/").string(), "train"); }),
+  EXPECT_THAT(usage_of([&] { open_dataset((folder_.path() / "flat/").string(), "train"); }),
               HasSubstr("folder 'train' not found in the dataset; the nearest is 'Train'"));
 }
 

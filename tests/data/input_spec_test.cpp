@@ -27,13 +27,13 @@ std::vector<PreprocessConfig> ways_to_preprocess() {
   for (const double crop : {0.0, 1.0, 0.75}) {
     for (const char* interpolation : {"bilinear", "bicubic"}) {
       for (const bool antialias : {true, false}) {
-        PreprocessConfig way;
-        way.size = 5;
-        way.central_crop = crop;
-        way.interpolation = interpolation;
-        way.antialias = antialias;
-        way.values = crop == 1.0 ? "symmetric" : crop == 0.0 ? "unit" : "standardized";
-        ways.push_back(way);
+        ways.push_back(PreprocessConfig{.size = 5,
+                                        .central_crop = crop,
+                                        .interpolation = interpolation,
+                                        .antialias = antialias,
+                                        .values = crop == 1.0   ? "symmetric"
+                                                  : crop == 0.0 ? "unit"
+                                                                : "standardized"});
       }
     }
   }
@@ -81,8 +81,7 @@ TEST(InputSpec, AReaderOfTheDocumentAloneMakesTheSameInput) {
     const auto data = preprocessed(base, way);
     const InputSpec spec = input_spec(*data, way);
     const Json facts = Json::parse(document_of(spec).dump());
-    LoaderOptions all;
-    all.batch_size = 2;
+    const LoaderOptions all{.batch_size = 2};
     const at::Tensor wanted = Loader(data, all).next().inputs[1];
     const auto again = preprocessed(base, read_input_spec(facts, "there"));
     EXPECT_TRUE(torch::equal(Loader(again, all).next().inputs[1], wanted)) << facts;
@@ -153,27 +152,19 @@ TEST(InputSpec, OfImagesOfLittleContrastIsReadWithAWarning) {
 
 TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   const auto base = two_wide_images();
-  PreprocessConfig way;
-  way.size = 6;
+  PreprocessConfig way{.size = 6};
   InputSpec spec = input_spec(*preprocessed(base, way), way);
-  ::testing::internal::CaptureStderr();
-  warn_overridden(spec, base->info(), "run");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  const auto said = [&](const InputSpec& own) {
+    return test::said_by([&] { warn_overridden(own, base->info(), "run"); });
+  };
+  EXPECT_EQ(said(spec), "");
   way.mean = way.std = {0.25, 0.5, 0.5};
-  ::testing::internal::CaptureStderr();
-  warn_overridden(input_spec(*preprocessed(base, way), way), base->info(), "run");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");  // a recipe's own are no surprise
+  EXPECT_EQ(said(input_spec(*preprocessed(base, way), way)), "");  // a recipe's own: no surprise
   spec.mean = {0.5, 0.5, 0.5};
-  ::testing::internal::CaptureStderr();
-  warn_overridden(spec, base->info(), "run");
-  EXPECT_THAT(
-      ::testing::internal::GetCapturedStderr(),
-      HasSubstr("run: images of 'folder/of/pairs/' get the checkpoint's mean, which differs "
-                "from the dataset's"));
+  EXPECT_THAT(said(spec), HasSubstr("run: images of 'folder/of/pairs/' get the checkpoint's mean, "
+                                    "which differs from the dataset's"));
   spec.dataset = "others";
-  ::testing::internal::CaptureStderr();
-  warn_overridden(spec, base->info(), "run");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("size of images"));
+  EXPECT_THAT(said(spec), HasSubstr("size of images"));
   const auto data = preprocessed(base, spec);
   EXPECT_EQ(data->info().mean, spec.mean);
   EXPECT_EQ(data->info().width, 6);

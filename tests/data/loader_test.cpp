@@ -15,17 +15,17 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
+using test::usage_of;
 
 DatasetInfo small_info() {
-  DatasetInfo info;
-  info.name = "small";
+  DatasetInfo info{.name = "small",
+                   .channels = 2,
+                   .height = 3,
+                   .width = 4,
+                   .mean = {0.25, 0.5},
+                   .std = {0.5, 0.25}};
   for (int i = 0; i < 256; ++i) info.classes.push_back(std::to_string(i));
-  info.channels = 2;
-  info.height = 3;
-  info.width = 4;
-  info.mean = {0.25, 0.5};
-  info.std = {0.5, 0.25};
   return info;
 }
 
@@ -55,14 +55,12 @@ class WatchedDataset final : public Dataset {
 };
 
 LoaderOptions augmented(int64_t threads) {
-  LoaderOptions options;
-  options.batch_size = 8;
-  options.seed = 11;
-  options.shuffle = true;
-  options.num_threads = threads;
-  options.prefetch = 3;
-  options.augment = {true, 1};
-  return options;
+  return {.batch_size = 8,
+          .seed = 11,
+          .shuffle = true,
+          .num_threads = threads,
+          .prefetch = 3,
+          .augment = {true, 1}};
 }
 
 std::vector<int64_t> labels_of(const Batch& batch) {
@@ -104,10 +102,7 @@ TEST(Batch, MovesItsTensorsToADevice) {
 
 TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
   for (const int64_t threads : {0, 2}) {
-    LoaderOptions options;
-    options.batch_size = 4;
-    options.num_threads = threads;
-    Loader loader(small_dataset(10), options);
+    Loader loader(small_dataset(10), {.batch_size = 4, .num_threads = threads});
     EXPECT_EQ(loader.batches_per_epoch(), 3);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
@@ -117,7 +112,7 @@ TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
     EXPECT_EQ(last.inputs.sizes(), at::IntArrayRef({2, 2, 3, 4}));
     EXPECT_EQ(last.position, 2);
     EXPECT_TRUE(loader.is_done());
-    EXPECT_THAT(error_of(ErrorKind::usage, [&] { loader.next(); }), HasSubstr("no batch after"));
+    EXPECT_THAT(usage_of([&] { loader.next(); }), HasSubstr("no batch after"));
     loader.seek(0, 1);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
   }
@@ -125,9 +120,7 @@ TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
 
 TEST(Loader, GivesNormalisedFloatsAndLabels) {
   const auto dataset = small_dataset(3);
-  LoaderOptions options;
-  options.batch_size = 3;
-  Loader loader(dataset, options);
+  Loader loader(dataset, {.batch_size = 3});
   const Batch batch = loader.next();
   EXPECT_EQ(batch.inputs.scalar_type(), at::kFloat);
   EXPECT_EQ(batch.labels.scalar_type(), at::kLong);
@@ -145,10 +138,7 @@ TEST(Loader, GivesNormalisedFloatsAndLabels) {
 }
 
 TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllImages) {
-  LoaderOptions options;
-  options.batch_size = 7;
-  options.shuffle = true;
-  options.seed = 5;
+  LoaderOptions options{.batch_size = 7, .seed = 5, .shuffle = true};
   Loader loader(small_dataset(50), options);
   std::set<std::vector<int64_t>> orders;
   for (int epoch = 0; epoch < 4; ++epoch) {
@@ -165,9 +155,7 @@ TEST(Loader, EveryShuffledEpochIsAnotherOrderOfAllImages) {
 }
 
 TEST(Loader, DropLastLeavesOutTheSmallerBatch) {
-  LoaderOptions options;
-  options.batch_size = 4;
-  options.drop_last = true;
+  const LoaderOptions options{.batch_size = 4, .drop_last = true};
   Loader loader(small_dataset(10), options);
   EXPECT_EQ(loader.batches_per_epoch(), 2);
   EXPECT_EQ(epoch_labels(loader).size(), 8u);
@@ -241,15 +229,11 @@ TEST(Loader, ErrorsOfWorkersArriveInTheirTurn) {
     if (index == 9) fail("image 9 is broken");
   });
   for (const int64_t threads : {0, 1, 4}) {
-    LoaderOptions options;
-    options.batch_size = 4;
-    options.num_threads = threads;
-    Loader loader(dataset, options);
+    Loader loader(dataset, {.batch_size = 4, .num_threads = threads});
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
     for (int again = 0; again < 2; ++again) {
-      EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }),
-                  HasSubstr("image 9 is broken"));
+      EXPECT_THAT(failure_of([&] { loader.next(); }), HasSubstr("image 9 is broken"));
     }
     loader.seek(0, 3);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(12, 13, 14, 15));
@@ -262,10 +246,7 @@ TEST(Loader, WorkersStayWithinThePrefetch) {
     // next() counts a batch as taken just before this test does.
     if (index > taken + 1 + 2) furthest = index;
   });
-  LoaderOptions options;
-  options.num_threads = 4;
-  options.prefetch = 2;
-  Loader loader(dataset, options);
+  Loader loader(dataset, {.num_threads = 4, .prefetch = 2});
   for (; taken < 200; ++taken) loader.next();
   EXPECT_EQ(furthest, 0);
 }
@@ -298,10 +279,7 @@ TEST(Loader, DestructorDoesNotFinishTheBatch) {
     if (waits) ++reads;
   });
   {
-    LoaderOptions options;
-    options.batch_size = kBatch;
-    options.num_threads = 2;
-    Loader loader(dataset, options);
+    Loader loader(dataset, {.batch_size = kBatch, .num_threads = 2});
     loader.seek(0, 1);
     EXPECT_EQ(loader.next().labels.numel(), 4);
     loader.seek(0, 0);
@@ -324,10 +302,9 @@ TEST(Loader, AnUnusedOneIsFine) {
 
 TEST(Loader, WrongOptionsAreRefused) {
   const auto refuse = [](const std::function<void(LoaderOptions&)>& change, int64_t size = 10) {
-    LoaderOptions options;
-    options.batch_size = 4;
+    LoaderOptions options{.batch_size = 4};
     change(options);
-    return error_of(ErrorKind::usage, [&] { Loader loader(small_dataset(size), options); });
+    return usage_of([&] { Loader loader(small_dataset(size), options); });
   };
   EXPECT_THAT(refuse([](auto& o) { o.batch_size = 0; }), HasSubstr("batch_size"));
   EXPECT_THAT(refuse([](auto& o) { o.num_threads = -1; }), HasSubstr("threads"));
@@ -342,7 +319,7 @@ TEST(Loader, WrongOptionsAreRefused) {
 TEST(Loader, SeeksOutsideAreRefused) {
   Loader loader(small_dataset(10), augmented(1));
   const auto refuse = [&](int64_t epoch, int64_t batch) {
-    return error_of(ErrorKind::usage, [&] { loader.seek(epoch, batch); });
+    return usage_of([&] { loader.seek(epoch, batch); });
   };
   EXPECT_THAT(refuse(-1, 0), HasSubstr("epoch -1 does not exist"));
   EXPECT_THAT(refuse(INT64_MAX, 0), HasSubstr("does not exist"));
@@ -399,11 +376,8 @@ TEST(Loader, TheFirstOfSeveralErrorsOfABatchArrives) {
     if (index > 1) others.count_down();
     fail("image {} is broken", index);
   });
-  LoaderOptions options;
-  options.batch_size = 8;
-  options.num_threads = 4;
-  Loader loader(dataset, options);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }), HasSubstr("image 1 is"));
+  Loader loader(dataset, {.batch_size = 8, .num_threads = 4});
+  EXPECT_THAT(failure_of([&] { loader.next(); }), HasSubstr("image 1 is"));
 }
 
 TEST(Loader, IsReadyOnceABatchIs) {

@@ -14,6 +14,7 @@ namespace moesaic {
 namespace {
 
 using test::JpegKind;
+using test::said_by;
 
 /// A folder with a photo of 16 x 40 pixels, as stored, that viewers show as 40 x 16.
 class Orientation : public ::testing::Test {
@@ -49,10 +50,7 @@ class Orientation : public ::testing::Test {
     return seen;
   }
   static PreprocessConfig way(const std::string& orientation) {
-    PreprocessConfig config;
-    config.size = 8;
-    config.orientation = orientation;
-    return config;
+    return {.size = 8, .orientation = orientation};
   }
 
   test::ScopedEnv data_env_;
@@ -89,10 +87,11 @@ TEST_F(Orientation, OfACheckpointOverrulesThatOfData) {
     EXPECT_EQ(test::image_of(*preprocessed(predicted, spec), 0), test::image_of(*trained_on, 0));
   }
   const auto stored = preprocessed(folder(), way("stored"));
-  ::testing::internal::CaptureStderr();
-  warn_overridden(input_spec(*stored, way("stored")),
-                  described(R"(, "exif_orientation": true)")->info(), "run");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("orientation"));
+  EXPECT_THAT(said_by([&] {
+                warn_overridden(input_spec(*stored, way("stored")),
+                                described(R"(, "exif_orientation": true)")->info(), "run");
+              }),
+              HasSubstr("orientation"));
 }
 
 /// A folder of an older version was read as stored, unless its description said otherwise.
@@ -170,10 +169,10 @@ TEST_F(Orientation, StaysWhereFilesAreCopiedOrMadeSmaller) {
         described(upright ? R"(, "exif_orientation": true)" : R"(, "exif_orientation": false)");
     for (const int64_t size : {0, 8}) {
       const test::fs::path out = folder_ / "packed";
-      ::testing::internal::CaptureStderr();
-      pack_dataset((folder_ / "pets.json").string(), out,
-                   {.split = "train", .size = size, .show_progress = false});
-      ::testing::internal::GetCapturedStderr();
+      said_by([&] {
+        pack_dataset((folder_ / "pets.json").string(), out,
+                     {.split = "train", .size = size, .show_progress = false});
+      });
       const auto packed = open_dataset((out / "packed.json").string(), "train");
       EXPECT_EQ(packed->info().applies_exif, upright);
       const int64_t height = height_of(*packed), whole = upright ? 40 : 16;

@@ -17,6 +17,7 @@ namespace {
 using test::error_of;
 using test::jpeg_bytes;
 using test::JpegKind;
+using test::usage_of;
 
 /// A folder of images: 7 cats as JPEG, 4 dogs as PNG to train with, 3 cats to test with.
 class PackFolder : public ::testing::Test {
@@ -40,9 +41,8 @@ class PackFolder : public ::testing::Test {
   test::fs::path out() const { return folder_ / "packed"; }
   PackResult pack(PackOptions options) const {
     options.show_progress = false;
-    ::testing::internal::CaptureStderr();
-    const PackResult result = pack_dataset(root().string() + "/", out(), options);
-    ::testing::internal::GetCapturedStderr();
+    PackResult result;
+    test::said_by([&] { result = pack_dataset(root().string() + "/", out(), options); });
     return result;
   }
   std::string refusal(ErrorKind kind, const std::string& name, PackOptions options) const {
@@ -91,8 +91,7 @@ TEST_F(PackFolder, OnFaultsIsCompleteOrAbsent) {
   const auto check = [&](const test::Outcome&) {
     if (!test::fs::exists(place)) pack();
     const std::string name = (place / "packed.json").string();
-    for (const FileVerification& file : DatasetSource(name).verify())
-      EXPECT_TRUE(file.ok()) << file.problem;
+    test::expect_verified(name);
     EXPECT_EQ(open_dataset(name, "train")->size(), 11);
   };
   for (const char* effect : {"kill", "power", "EIO", "ENOSPC"}) {
@@ -120,8 +119,7 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   EXPECT_THAT(train->blocks(), ElementsAre(3, 4, 4));
   const std::vector<int64_t> labels = test::labels_of(*train);
   EXPECT_FALSE(std::is_sorted(labels.begin(), labels.end())) << "shards are alike";
-  for (const FileVerification& file : DatasetSource(name).verify())
-    EXPECT_TRUE(file.ok()) << file.problem;
+  test::expect_verified(name);
   // The folder may move.
   test::fs::rename(out(), folder_ / "elsewhere");
   EXPECT_EQ(open_dataset((folder_ / "elsewhere" / "packed.json").string(), "train")->size(), 11);
@@ -133,11 +131,9 @@ TEST_F(PackFolder, IsDataByItsPath) {
   test::fs::rename(out(), folder);
   EXPECT_EQ(files_in(*open_dataset(folder, "train")),
             files_in(*open_dataset(root().string(), "train")));
-  for (const FileVerification& file : DatasetSource(folder + "/").verify()) {
-    EXPECT_TRUE(file.ok()) << file.problem;
-  }
+  test::expect_verified(folder + "/");
   test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "train"); }),
+  EXPECT_THAT(usage_of([&] { open_dataset(folder, "train"); }),
               HasSubstr("folder 'train' not found in the dataset"));
 }
 
@@ -197,14 +193,12 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.quality = 101}), HasSubstr("--quality"));
   EXPECT_THAT(refusal(ErrorKind::usage, "latent-small", {}), HasSubstr("are not images"));
   EXPECT_THAT(refusal(ErrorKind::usage, "no-such-dataset", {}), HasSubstr("unknown dataset"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, root(), {}); }),
+  EXPECT_THAT(usage_of([&] { pack_dataset(name, root(), {}); }),
               AllOf(HasSubstr("already exists"), HasSubstr("name a new or an empty folder")));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / "a b", {}); }),
-              HasSubstr("'a b'"));
+  EXPECT_THAT(usage_of([&] { pack_dataset(name, folder_ / "a b", {}); }), HasSubstr("'a b'"));
   // Refused before the images are read: the description in the folder has its name.
-  EXPECT_THAT(
-      error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / std::string(251, 'a'), {}); }),
-      AllOf(HasSubstr("--out: its name has 251 bytes"), HasSubstr("may have at most 255")));
+  EXPECT_THAT(usage_of([&] { pack_dataset(name, folder_ / std::string(251, 'a'), {}); }),
+              AllOf(HasSubstr("--out: its name has 251 bytes"), HasSubstr("may have at most 255")));
   test::fs::remove_all(root() / "val");
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.split = "test"}), HasSubstr("has no split 'test'"));
   EXPECT_EQ(pack({}).splits.size(), 2u);  // A part of train/ is the validation split.

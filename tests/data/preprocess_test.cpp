@@ -10,18 +10,17 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::said_by;
+using test::usage_of;
 
 DatasetInfo rgb_info(int64_t height, int64_t width) {
-  DatasetInfo info;
-  info.name = "pair";
-  info.classes = {"a", "b"};
-  info.channels = 3;
-  info.height = height;
-  info.width = width;
-  info.mean = {0.1, 0.2, 0.3};
-  info.std = {0.4, 0.5, 0.6};
-  return info;
+  return {.name = "pair",
+          .classes = {"a", "b"},
+          .channels = 3,
+          .height = height,
+          .width = width,
+          .mean = {0.1, 0.2, 0.3},
+          .std = {0.4, 0.5, 0.6}};
 }
 
 std::shared_ptr<const Dataset> two_images(int64_t height, int64_t width) {
@@ -31,14 +30,7 @@ std::shared_ptr<const Dataset> two_images(int64_t height, int64_t width) {
 }
 
 Bitmap bitmap_of(const Dataset& dataset, int64_t index) {
-  Bitmap bitmap;
-  dataset.decode(
-      index,
-      [](int64_t h, int64_t w) {
-        return Rectangle{0, 0, h, w};
-      },
-      {1}, bitmap);
-  return bitmap;
+  return test::whole_image(dataset, index, 1);
 }
 
 TEST(Preprocess, NothingToDoGivesTheDatasetItself) {
@@ -60,10 +52,8 @@ TEST(Preprocess, ImagesAreResizedInFullOrFromACentralCrop) {
   const auto base = two_images(8, 12);
   for (const double crop : {0.0, 1.0, 0.75}) {
     for (const char* interpolation : {"bilinear", "bicubic"}) {
-      PreprocessConfig config;
-      config.size = 5;
-      config.central_crop = crop;
-      config.interpolation = interpolation;
+      const PreprocessConfig config{
+          .size = 5, .central_crop = crop, .interpolation = interpolation};
       const auto data = preprocessed(base, config);
       EXPECT_EQ(data->info().height, 5);
       EXPECT_EQ(data->info().width, 5);
@@ -84,8 +74,7 @@ TEST(Preprocess, ImagesAreResizedInFullOrFromACentralCrop) {
 
 TEST(Preprocess, TwoSizesMakeARectangle) {
   const auto base = two_images(8, 12);
-  PreprocessConfig config;
-  config.size = {4, 10};
+  PreprocessConfig config{.size = {4, 10}};
   for (const double crop : {0.0, 1.0, 0.5}) {
     config.central_crop = crop;
     const auto data = preprocessed(base, config);
@@ -105,8 +94,7 @@ TEST(Preprocess, TwoSizesMakeARectangle) {
 
 TEST(Preprocess, ValuesFollowTheRange) {
   const auto base = two_images(4, 4);
-  PreprocessConfig config;
-  config.values = "symmetric";
+  PreprocessConfig config{.values = "symmetric"};
   const auto symmetric = preprocessed(base, config);
   EXPECT_THAT(symmetric->info().mean, ElementsAre(0.5, 0.5, 0.5));
   EXPECT_EQ(test::image_of(*symmetric, 0), test::image_of(*base, 0));
@@ -124,9 +112,7 @@ TEST(Preprocess, ValuesFollowTheRange) {
 
 TEST(Preprocess, MeanAndStdMayBeItsOwn) {
   const auto base = two_images(4, 4);
-  PreprocessConfig config;
-  config.mean = {0.4914, 0.4822, 0.4465};
-  config.std = {0.2023, 0.1994, 0.2010};
+  PreprocessConfig config{.mean = {0.4914, 0.4822, 0.4465}, .std = {0.2023, 0.1994, 0.2010}};
   const auto own = preprocessed(base, config);
   Bytes bytes = test::image_of(*own, 0);
   EXPECT_EQ(bytes, test::image_of(*base, 0));
@@ -137,14 +123,13 @@ TEST(Preprocess, MeanAndStdMayBeItsOwn) {
     EXPECT_NEAR(out[i], (bytes[i] / 255.0 - config.mean[i / 16]) / config.std[i / 16], 1e-5);
   }
   config.mean = config.std = {0.5};
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { preprocessed(base, config); }),
+  EXPECT_THAT(usage_of([&] { preprocessed(base, config); }),
               HasSubstr("3 channels, preprocess.mean 1 values"));
 }
 
 TEST(Preprocess, SubsetsPassTheirImagesOn) {
   const auto subset = make_class_subset(two_images(8, 8), {"b"}, "only-b");
-  PreprocessConfig config;
-  config.size = 4;
+  const PreprocessConfig config{.size = 4};
   EXPECT_EQ(test::image_of(*preprocessed(subset, config), 0),
             test::image_of(*preprocessed(two_images(8, 8), config), 1));
 }
@@ -154,31 +139,28 @@ TEST(Preprocess, WrongSettingsAreRefused) {
     return parse<PreprocessConfig>(Document::from_text(text, "recipe").root());
   };
   EXPECT_EQ(read(R"({"size": 128, "values": "symmetric"})").size, 128);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"central_crop": 0.875})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"central_crop": 0.875})"); }),
               HasSubstr("central_crop needs size"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 8, "truncate": true})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"size": 8, "truncate": true})"); }),
               HasSubstr("truncate needs interpolation bilinear and antialias false"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"mean": [0.5], "std": []})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"mean": [0.5], "std": []})"); }),
               HasSubstr("mean and std must be of the same channels"));
-  EXPECT_THAT(error_of(ErrorKind::usage,
-                       [&] { read(R"({"mean": [0.5], "std": [0.5], "values": "unit"})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"mean": [0.5], "std": [0.5], "values": "unit"})"); }),
               HasSubstr("mean and std are for the values 'standardized', found 'unit'"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"values": "symetric"})"); }),
-              HasSubstr("symmetric"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),
-              HasSubstr("size"));
+  EXPECT_THAT(usage_of([&] { read(R"({"values": "symetric"})"); }), HasSubstr("symmetric"));
+  EXPECT_THAT(usage_of([&] { read(R"({"size": 1000000000})"); }), HasSubstr("size"));
   EXPECT_EQ(read(R"({"size": [64, 96]})").size, Size2d(64, 96));
   EXPECT_EQ(to_json(read(R"({"size": [64, 96]})")).at("size"), (std::vector<int>{64, 96}));
   EXPECT_EQ(to_json(read(R"({"size": 64})")).at("size"), 64);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": [64, 0]})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"size": [64, 0]})"); }),
               HasSubstr("size must have both sides above 0, or be 0"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"channels": 2})"); }),
+  EXPECT_THAT(usage_of([&] { read(R"({"channels": 2})"); }),
               HasSubstr("channels must be 1 (grey), 3 (colours) or 0, found 2"));
 }
 
 TEST(Preprocess, MeanAndStdOfBytesAreRefused) {
   const auto refused = [](const std::string& mean, const std::string& std) {
-    return error_of(ErrorKind::usage, [&] {
+    return usage_of([&] {
       parse<PreprocessConfig>(
           Document::from_text(R"({"mean": )" + mean + R"(, "std": )" + std + "}", "recipe").root());
     });
@@ -199,9 +181,7 @@ TEST(Preprocess, AStdThatFewImagesHaveCausesAWarning) {
     PreprocessConfig config;
     config.mean.assign(3, 0.5);
     config.std = {0.2, std, 0.2};
-    ::testing::internal::CaptureStderr();
-    preprocessed(two_images(8, 8), config);
-    return ::testing::internal::GetCapturedStderr();
+    return said_by([&] { preprocessed(two_images(8, 8), config); });
   };
   EXPECT_EQ(said(1.0 / 255), "");  // Pixels from 0 to 255 as they are.
   EXPECT_THAT(said(0.0009), HasSubstr(": std is of pixels scaled to [0, 1], whose levels are 1/255 "

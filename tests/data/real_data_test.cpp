@@ -16,6 +16,7 @@ namespace moesaic {
 namespace {
 
 using test::image_of;
+using test::said_by;
 
 class RealDataset : public ::testing::TestWithParam<std::string> {
  protected:
@@ -28,9 +29,7 @@ class RealDataset : public ::testing::TestWithParam<std::string> {
 
 TEST_P(RealDataset, IsTheOfficialOne) {
   if (!found()) GTEST_SKIP() << GetParam() << " is not on this machine";
-  for (const FileVerification& file : DatasetSource(GetParam()).verify()) {
-    EXPECT_TRUE(file.ok()) << file.problem;
-  }
+  test::expect_verified(GetParam());
 }
 
 TEST_P(RealDataset, MeanAndStdAreThoseOfTheTrainingImages) {
@@ -125,16 +124,13 @@ TEST(ImageNetSample, EveryImageDecodesAtTheModelsSize) {
   const auto images = open_dataset(name, "test");
   EXPECT_EQ(images->size(), 97);
   EXPECT_EQ(images->info().classes.size(), 97u);
-  testing::internal::CaptureStderr();
-  for (const FileVerification& file : DatasetSource(name).verify()) {
-    if (file.name == "train") continue;  // the sample has none
-    EXPECT_TRUE(file.ok()) << file.problem;
-  }
-  testing::internal::GetCapturedStderr();
-  PreprocessConfig config;
-  config.size = 224;
-  config.central_crop = 0.875;
-  const auto sized = preprocessed(images, config);
+  said_by([&] {
+    for (const FileVerification& file : DatasetSource(name).verify()) {
+      if (file.name == "train") continue;  // the sample has none
+      EXPECT_TRUE(file.ok()) << file.problem;
+    }
+  });
+  const auto sized = preprocessed(images, PreprocessConfig{.size = 224, .central_crop = 0.875});
   int grey = 0;
   for (int64_t i = 0; i < sized->size(); ++i) {
     const test::Bytes bytes = image_of(*sized, i);

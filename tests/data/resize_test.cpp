@@ -154,9 +154,8 @@ TEST(Resize, APartOutsideIsRefused) {
   std::vector<uint8_t> out(3);
   for (const Rectangle& part :
        {Rectangle{0, 0, 10, 1}, {0, 0, 1, 9}, {-1, 0, 2, 2}, {0, 7, 1, 2}, {0, 0, 0, 3}}) {
-    EXPECT_THAT(
-        test::error_of(ErrorKind::failure, [&] { resize(bitmap, part, {}, 1, 1, out.data()); }),
-        HasSubstr("not within an image of 9 x 8"));
+    EXPECT_THAT(test::failure_of([&] { resize(bitmap, part, {}, 1, 1, out.data()); }),
+                HasSubstr("not within an image of 9 x 8"));
   }
 }
 

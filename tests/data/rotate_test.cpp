@@ -14,8 +14,9 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::image_of;
+using test::usage_of;
 
 /// Images of side x side bytes that tell every place apart.
 std::shared_ptr<const Dataset> patterned(int64_t height, int64_t width) {
@@ -66,8 +67,8 @@ TEST(RotatedPairs, EachImageComesTwiceAndItsClassIsItsGroup) {
   for (int64_t i = 0; i < 8; ++i) groups.push_back(pairs->group(i));
   EXPECT_THAT(groups, ElementsAre(2, 2, 0, 0, 1, 1, 2, 2));
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*pairs, 2 * i), image_of(*base, i));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { pairs->label(8); }), HasSubstr("image 8 of 8"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { base->group(0); }), HasSubstr("no group"));
+  EXPECT_THAT(failure_of([&] { pairs->label(8); }), HasSubstr("image 8 of 8"));
+  EXPECT_THAT(failure_of([&] { base->group(0); }), HasSubstr("no group"));
   EXPECT_EQ(preprocessed(pairs, PreprocessConfig{.values = "unit"})->group(2), 0);
   EXPECT_EQ(make_first_n(pairs, 3, "few")->group(2), 0);
   EXPECT_EQ(make_class_subset(pairs, {"rotated"}, "turned")->group(1), 0);
@@ -80,10 +81,9 @@ TEST(RotatedPairs, MayHaveJointLabelsOfClassAndRotation) {
               ElementsAre("a", "a rotated", "b", "b rotated", "c", "c rotated"));
   EXPECT_THAT(test::labels_of(*pairs), ElementsAre(4, 5, 0, 1, 2, 3, 4, 5));
   EXPECT_EQ(pairs->group(1), 2);
-  EXPECT_EQ(
-      error_of(ErrorKind::usage, [&] { make_rotated_pairs(pairs, {.joint = true}, "again"); }),
-      "dataset 'again': rotate.joint needs classes that are not rotated, but 'pairs' has "
-      "'a rotated'; choose rotate.joint=false");
+  EXPECT_EQ(usage_of([&] { make_rotated_pairs(pairs, {.joint = true}, "again"); }),
+            "dataset 'again': rotate.joint needs classes that are not rotated, but 'pairs' has "
+            "'a rotated'; choose rotate.joint=false");
   // By 180 degrees every pixel has its own place.
   const auto turned = make_rotated_pairs(pairs, {.degrees = 180.0}, "twice");
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*turned, 4 * i + 3), image_of(*base, i));
@@ -132,8 +132,7 @@ TEST(RotatedPairs, BothAreCutOutOfTheMiddleAndResized) {
 }
 
 TEST(RotatedPairs, RefusesACropThatIsLargerThanTheImages) {
-  EXPECT_THAT(error_of(ErrorKind::usage,
-                       [] { make_rotated_pairs(patterned(8, 11), {.crop = 9}, "pairs"); }),
+  EXPECT_THAT(usage_of([] { make_rotated_pairs(patterned(8, 11), {.crop = 9}, "pairs"); }),
               HasSubstr("rotate.crop is 9, but images of 'base' are 8 x 11"));
 }
 

@@ -60,14 +60,7 @@ class ShardHome {
 
   /// The number of the image at an index.
   static int64_t number_at(const Dataset& data, int64_t index) {
-    Bitmap bitmap;
-    data.decode(
-        index,
-        [](int64_t h, int64_t w) {
-          return Rectangle{0, 0, h, w};
-        },
-        {1000}, bitmap);
-    return (bitmap.pixels.at(0) - 10 + 1) / 2;
+    return (whole_image(data, index, 1000).pixels.at(0) - 10 + 1) / 2;
   }
 
  private:

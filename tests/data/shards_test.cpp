@@ -18,22 +18,22 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::HttpServer;
 using test::numbered_jpeg;
 using test::said_by;
 using test::samples;
 using test::TarEntry;
 using test::text_bytes;
+using test::usage_of;
 
+constexpr const char* kOneShard = R"({"train": [{"name": "train-0.tar"}]})";
 constexpr const char* kTwoShards = R"({"train": [{"name": "train-{0..1}.tar"}]})";
 
 class Shards : public ::testing::Test {
  protected:
   static std::shared_ptr<const Dataset> sized(std::shared_ptr<const Dataset> data) {
-    PreprocessConfig config;
-    config.size = 8;
-    return preprocessed(std::move(data), config);
+    return preprocessed(std::move(data), PreprocessConfig{.size = 8});
   }
   static int64_t times(const std::string& text, const std::string& part) {
     int64_t count = 0;
@@ -42,9 +42,24 @@ class Shards : public ::testing::Test {
     }
     return count;
   }
+  static int64_t number_at(const Dataset& data, int64_t index) {
+    return test::ShardHome::number_at(data, index);
+  }
+  /// The error of opening the data, without what is written to standard error before.
+  std::string failure_to_open() const {
+    std::string message;
+    said_by([&] { message = failure_of([&] { home_.open(); }); });
+    return message;
+  }
+  /// Describes `split` of one shard, its classes by names.txt.
+  void describe_with_names(const std::string& split = "train", const std::string& mark = "") const {
+    write_file(home_.path("pets.json"), mark + R"({"name": "pets", "format": "shards",
+        "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
+        "shards": {")" + split + R"(": [{"name": "train-0.tar"}]}})");
+  }
   std::string usage_problem(const std::string& shards, const std::string& rest = "\"paths\": []") {
     home_.describe(shards, rest);
-    return error_of(ErrorKind::usage, [&] { home_.open(); });
+    return usage_of([&] { home_.open(); });
   }
 
   test::ShardHome home_;
@@ -64,34 +79,29 @@ TEST_F(Shards, ImagesAndLabelsAreFoundInTheirOrder) {
   EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
   ASSERT_EQ(data->size(), 3);
   EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 0, 1));
-  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(test::ShardHome::number_at(*data, i), i + 1);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(number_at(*data, i), i + 1);
   EXPECT_THAT(data->blocks(), ElementsAre(2, 1));
   EXPECT_THAT(dataset_splits(home_.name()), ElementsAre("train"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { home_.open("test"); }), HasSubstr("no test split"));
+  EXPECT_THAT(usage_of([&] { home_.open("test"); }), HasSubstr("no test split"));
 }
 
 TEST_F(Shards, ClassesMayLieInAFile) {
   home_.write("train-0.tar", samples(0, 2));
   write_file(home_.path("names.txt"), std::string("cat \r\ndog\t\n"));
-  write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
-      "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
-      "shards": {"test": [{"name": "train-0.tar"}]}})"));
+  describe_with_names("test");
   const auto data = home_.open("test");
   EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
   EXPECT_EQ(data->info().channels, 1);  // As many as mean has.
-  EXPECT_EQ(test::ShardHome::number_at(*data, 1), 1);
+  EXPECT_EQ(number_at(*data, 1), 1);
 }
 
 TEST_F(Shards, AnEmptyLineAmongClassesIsAnError) {
   home_.write("train-0.tar", samples(0, 2));
-  write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
-      "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
-      "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  describe_with_names();
   write_file(home_.path("names.txt"), std::string("cat\ndog\n\r\n\n"));
   EXPECT_THAT(home_.open()->info().classes, ElementsAre("cat", "dog"));
   write_file(home_.path("names.txt"), std::string("cat\n\r\ndog\n"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
-              HasSubstr("names.txt: line 2 is empty; each line names a class"));
+  EXPECT_THAT(failure_to_open(), HasSubstr("names.txt: line 2 is empty; each line names a class"));
 }
 
 TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
@@ -106,7 +116,7 @@ TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
                    classes + labels + "}");
   };
   describe(R"(["3", "2", "1"])", "");
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { home_.open(); }),
+  EXPECT_THAT(usage_of([&] { home_.open(); }),
               AllOf(HasSubstr("class '2' has the number of class '1' for its name"),
                     HasSubstr("set \"labels\" to \"number\" or \"name\"")));
   describe(R"(["3", "2", "1"])", R"(, "labels": "number")");
@@ -125,16 +135,12 @@ TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
   home_.write("train-0.tar", entries);
   write_file(home_.path("names.txt"), std::string("\xEF\xBB\xBF"
                                                   "cat\r\ndog\r\n"));
-  write_file(home_.path("pets.json"), std::string("\xEF\xBB\xBF"
-                                                  R"({"name": "pets",
-      "format": "shards", "classes_file": "names.txt", "mean": [0.5], "std": [0.5],
-      "paths": ["./"], "shards": {"train": [{"name": "train-0.tar"}]}})"));
+  describe_with_names("train", "\xEF\xBB\xBF");
   const auto data = home_.open();
   EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
   write_file(home_.path("names.txt"), std::string("cat\ndog\ncat\n"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
-              HasSubstr("names.txt: the file names class 'cat' twice"));
+  EXPECT_THAT(failure_to_open(), HasSubstr("names.txt: the file names class 'cat' twice"));
 }
 
 TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
@@ -142,27 +148,24 @@ TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
   entries.insert(entries.begin(), {"1000.seg.png", test::plain_png_bytes(4, 4, {1, 2, 3})});
   entries.push_back({"1001.depth.PNG", test::plain_png_bytes(4, 4, {1, 2, 3})});
   home_.write("train-0.tar", entries);
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  home_.describe(kOneShard);
   std::shared_ptr<const Dataset> data;
   EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
   ASSERT_EQ(data->size(), 2);
-  EXPECT_EQ(test::ShardHome::number_at(*data, 0), 0);
+  EXPECT_EQ(number_at(*data, 0), 0);
   for (const std::string name : {"a.1.jpg", "a.gif"}) {
     home_.write("train-0.tar", {{name, numbered_jpeg(1)}, {"a.1.cls", text_bytes("0")}});
-    std::string message;
-    said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-    EXPECT_THAT(message, HasSubstr("'" + name + "' is none: an image is called KEY.jpg"));
+    EXPECT_THAT(failure_to_open(), HasSubstr("'" + name + "' is none: an image is called KEY.jpg"));
   }
 }
 
 TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
   home_.write("train-0.tar", samples(0, 2));
-  const std::string shards = R"({"train": [{"name": "train-0.tar"}]})";
-  home_.describe(shards, R"("height": 16, "width": 16, "paths": ["./"])");
+  home_.describe(kOneShard, R"("height": 16, "width": 16, "paths": ["./"])");
   const auto data = home_.open();
   EXPECT_NEAR(test::image_of(*data, 1).at(0), 12, 1);
-  home_.describe(shards, R"("height": 16, "width": 17, "paths": ["./"])");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { test::image_of(*home_.open(), 0); }),
+  home_.describe(kOneShard, R"("height": 16, "width": 17, "paths": ["./"])");
+  EXPECT_THAT(failure_of([&] { test::image_of(*home_.open(), 0); }),
               AllOf(HasSubstr("train-0.tar/1000.jpg"), HasSubstr("16 x 16")));
 }
 
@@ -173,9 +176,7 @@ TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
   const size_t sample = second.size() / 100;
   second.resize(second.size() - sample - sample / 2);  // Ends within the last image.
   write_file(home_.path("train-1.tar"), second);
-  LoaderOptions options;
-  options.batch_size = 50;
-  options.num_threads = 2;
+  const LoaderOptions options{.batch_size = 50, .num_threads = 2};
   std::vector<int64_t> labels;
   const std::string said = said_by([&] {
     const auto data = home_.open();
@@ -189,10 +190,8 @@ TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
 
   second.resize(second.size() - 4 * sample);
   write_file(home_.path("train-1.tar"), second);
-  std::string message;
-  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-  EXPECT_THAT(message, AllOf(HasSubstr("of 200 train images are lost in corrupt shards"),
-                             HasSubstr("train-1.tar: ")));
+  EXPECT_THAT(failure_to_open(), AllOf(HasSubstr("of 200 train images are lost in corrupt shards"),
+                                       HasSubstr("train-1.tar: ")));
 }
 
 TEST_F(Shards, SubsetsAndSamplesLeaveOutWhatIsLost) {
@@ -202,7 +201,7 @@ TEST_F(Shards, SubsetsAndSamplesLeaveOutWhatIsLost) {
   EXPECT_THAT(said_by([&] { data = home_.open(); }), HasSubstr("9 images, expected 10"));
   EXPECT_EQ(make_class_subset(data, {"dog"}, "dogs")->size(), 4);
   EXPECT_EQ(make_sample(data, 9, 1)->size(), 9);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { make_sample(data, 10, 1); }), HasSubstr("its 9"));
+  EXPECT_THAT(failure_of([&] { make_sample(data, 10, 1); }), HasSubstr("its 9"));
   EXPECT_THROW(data->label(9), ImageError);
 }
 
@@ -211,7 +210,7 @@ TEST_F(Shards, ImagesWithoutAUsableLabelAreNamed) {
     std::vector<TarEntry> entries = samples(0, 8);
     entries.insert(entries.begin() + 4, odd.begin(), odd.end());
     home_.write("train-0.tar", entries);
-    home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+    home_.describe(kOneShard);
     std::shared_ptr<const Dataset> data;
     const std::string said = said_by([&] { data = home_.open(); });
     EXPECT_EQ(data->size(), 8);
@@ -237,16 +236,15 @@ TEST_F(Shards, ManyWithoutALabelAreAnErrorThatNamesTheFirst) {
   std::vector<TarEntry> entries = samples(0, 8);
   entries[1].content = entries[3].content = text_bytes("horse");
   home_.write("train-0.tar", entries);
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
-  std::string message;
-  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-  EXPECT_THAT(message, AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
-                             HasSubstr("(1 more)"), HasSubstr("2 of 8 train images are lost")));
+  home_.describe(kOneShard);
+  EXPECT_THAT(failure_to_open(),
+              AllOf(HasSubstr("train-0.tar: '1000.jpg': unknown class 'horse'"),
+                    HasSubstr("(1 more)"), HasSubstr("2 of 8 train images are lost")));
 }
 
 TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
   const Bytes whole = home_.write("train-0.tar", samples(0, 4));
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
+  home_.describe(kOneShard);
   const test::fs::path shard = home_.path("train-0.tar");
   bool returns = true;
   ShardFile described;
@@ -257,9 +255,9 @@ TEST_F(Shards, AnImageThatCannotBeReadIsTriedAgainWithTheShardOpenedAnew) {
         test::fs::remove(shard);
         if (returns) write_file(shard, whole);
       });
-  EXPECT_EQ(test::ShardHome::number_at(images, 1), 1);
+  EXPECT_EQ(number_at(images, 1), 1);
   test::fs::resize_file(shard, 100);
-  said_by([&] { EXPECT_EQ(test::ShardHome::number_at(images, 2), 2); });
+  said_by([&] { EXPECT_EQ(number_at(images, 2), 2); });
   returns = false;
   test::fs::resize_file(shard, 100);
   said_by([&] { EXPECT_THROW(images.encoded(3), IoError); });
@@ -285,60 +283,55 @@ TEST_F(Shards, AnUnreadableImageIsReplacedByTheNext) {
   std::vector<TarEntry> entries = samples(0, 8);
   entries[4].content.resize(200);
   home_.write("train-0.tar", entries);
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
-  LoaderOptions options;
-  options.batch_size = 8;
-  Loader loader(sized(home_.open()), options);
+  home_.describe(kOneShard);
+  Loader loader(sized(home_.open()), {.batch_size = 8});
   Batch batch;
   EXPECT_THAT(said_by([&] { batch = loader.next(); }), HasSubstr("train-0.tar/1002.jpg: "));
   EXPECT_EQ(batch.labels[2].item<int64_t>(), 1);
 }
 
 TEST_F(Shards, OtherFilesAreRefused) {
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+  home_.describe(kOneShard);
+  EXPECT_THAT(failure_to_open(),
               AllOf(HasSubstr("'train-0.tar' not found"), HasSubstr(home_.root().string())));
   write_file(home_.path("train-0.tar"), test::gzip_bytes(test::tar_bytes(samples(0, 2))));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+  EXPECT_THAT(failure_to_open(),
               AllOf(HasSubstr("train-0.tar: compressed by gzip"), HasSubstr("plain .tar")));
   write_file(home_.path("train-0.tar"), Bytes(3000, 'x'));
-  std::string message;
-  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-  EXPECT_THAT(message, HasSubstr("train-0.tar"));
+  EXPECT_THAT(failure_to_open(), HasSubstr("train-0.tar"));
   home_.write("train-0.tar", samples(0, 2));
   home_.describe(R"({"train": [{"name": "train-{0..2}.tar"}]})");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }), HasSubstr("'train-1.tar' not"));
+  EXPECT_THAT(failure_to_open(), HasSubstr("'train-1.tar' not"));
 }
 
 TEST_F(Shards, DescriptionsAreChecked) {
-  EXPECT_THAT(usage_problem("{}"), HasSubstr("shards is missing"));
-  EXPECT_THAT(usage_problem(R"({"trian": [{"name": "a.tar"}]})"), HasSubstr("'trian'"));
-  EXPECT_THAT(usage_problem(R"({"train": []})"), HasSubstr("shards.train is empty"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "b/a.tar"}]})"), HasSubstr("without folders"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "..tar"}]})"), HasSubstr("not '..tar'"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar.gz"}]})"), HasSubstr("uncompressed"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": ")" + std::string(252, 'a') + R"(.tar"}]})"),
-              HasSubstr("of at most 255 bytes"));
-  EXPECT_THAT(usage_problem(R"({"test": [{"name": "b.tar"}],
-                                "train": [{"name": "a{00000..49999}.tar"}]})"),
-              HasSubstr("shards.train: more than 50000 files at 'a{00000..49999}.tar'"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{0..9223372036854775807}.tar"}]})"),
-              HasSubstr("more than 50000 files"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "num_images": 4611686018427387904}]})"),
-              HasSubstr("between 0 and 1000000000"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{3..1}.tar"}]})"), HasSubstr("{0000..0127}"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{1..3}.tar", "size": 5}]})"),
-              HasSubstr("one file"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a1.tar"}, {"name": "a{0..1}.tar"}]})"),
-              HasSubstr("names 'a1.tar' twice"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "sha256": "x"}]})"),
-              HasSubstr("64 lower-case"));
   const std::string one = R"({"train": [{"name": "a{08..11}.tar", "num_images": 5}]})";
-  EXPECT_THAT(usage_problem(one, R"("num_images": {"train": 21})"),
-              HasSubstr("its shards have 20"));
-  EXPECT_THAT(usage_problem(one, R"("height": 3)"), HasSubstr("belong together"));
-  EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"),
-              HasSubstr("need one of classes, classes_file and num_classes"));
+  struct Case {
+    std::string shards, message, rest = "\"paths\": []";
+  };
+  for (const auto& [shards, message, rest] : std::vector<Case>{
+           {"{}", "shards is missing"},
+           {R"({"trian": [{"name": "a.tar"}]})", "'trian'"},
+           {R"({"train": []})", "shards.train is empty"},
+           {R"({"train": [{"name": "b/a.tar"}]})", "without folders"},
+           {R"({"train": [{"name": "..tar"}]})", "not '..tar'"},
+           {R"({"train": [{"name": "a.tar.gz"}]})", "uncompressed"},
+           {R"({"train": [{"name": ")" + std::string(252, 'a') + R"(.tar"}]})",
+            "of at most 255 bytes"},
+           {R"({"test": [{"name": "b.tar"}], "train": [{"name": "a{00000..49999}.tar"}]})",
+            "shards.train: more than 50000 files at 'a{00000..49999}.tar'"},
+           {R"({"train": [{"name": "a{0..9223372036854775807}.tar"}]})", "more than 50000 files"},
+           {R"({"train": [{"name": "a.tar", "num_images": 4611686018427387904}]})",
+            "between 0 and 1000000000"},
+           {R"({"train": [{"name": "a{3..1}.tar"}]})", "{0000..0127}"},
+           {R"({"train": [{"name": "a{1..3}.tar", "size": 5}]})", "one file"},
+           {R"({"train": [{"name": "a1.tar"}, {"name": "a{0..1}.tar"}]})", "names 'a1.tar' twice"},
+           {R"({"train": [{"name": "a.tar", "sha256": "x"}]})", "64 lower-case"},
+           {one, "its shards have 20", R"("num_images": {"train": 21})"},
+           {one, "belong together", R"("height": 3)"},
+           {one, "need one of classes, classes_file and num_classes", R"("classes_file": "c")"}}) {
+    EXPECT_THAT(usage_problem(shards, rest), HasSubstr(message)) << shards << rest;
+  }
   for (const char* name : {"../c", "/etc/passwd", "a/b", ".."}) {
     EXPECT_THAT(usage_problem(one, fmt::format(R"("classes_file": "{}")", name)),
                 AllOf(HasSubstr("classes_file"), HasSubstr(name)));
@@ -354,10 +347,7 @@ TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfASha
   home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "num_images": 20}]})");
   const auto data = sized(home_.open());
   ASSERT_THAT(data->blocks(), ElementsAre(20, 20, 20, 20));
-  LoaderOptions options;
-  options.batch_size = 8;
-  options.shuffle = true;
-  options.seed = 5;
+  LoaderOptions options{.batch_size = 8, .seed = 5, .shuffle = true};
   Loader first(data, options);
   std::vector<at::Tensor> batches;
   for (int i = 0; i < 25; ++i) batches.push_back(first.next().inputs);
@@ -377,7 +367,7 @@ TEST_F(Shards, AHeldOutValidationSplitIsTheLastImages) {
   const auto train = home_.open("train"), validation = home_.open("validation");
   EXPECT_THAT(train->blocks(), ElementsAre(10));
   EXPECT_THAT(validation->blocks(), ElementsAre(2, 8));
-  EXPECT_EQ(test::ShardHome::number_at(*validation, 0), 10);
+  EXPECT_EQ(number_at(*validation, 0), 10);
 }
 
 TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
@@ -394,24 +384,22 @@ TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
   {
     const auto data = home_.open();
     EXPECT_THAT(server.requests(), IsEmpty());
-    EXPECT_EQ(test::ShardHome::number_at(*data, 5), 5);
+    EXPECT_EQ(number_at(*data, 5), 5);
     EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
     EXPECT_EQ(data->label(6), 0);
     EXPECT_EQ(test::read_file(home_.data() / "pets" / "train-1.tar"), shards[1]);
   }
-  EXPECT_EQ(test::ShardHome::number_at(*home_.open(), 7), 7);  // From the cache.
+  EXPECT_EQ(number_at(*home_.open(), 7), 7);  // From the cache.
   EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
   EXPECT_THAT(DatasetSource(home_.name()).fetch({.show_progress = false}).fetched,
               ElementsAre("train-0.tar"));
   EXPECT_THAT(DatasetSource(home_.name()).fetch({.show_progress = false}).fetched, IsEmpty());
-  for (const FileVerification& file : DatasetSource(home_.name()).verify()) {
-    EXPECT_TRUE(file.ok()) << file.problem;
-  }
+  test::expect_verified(home_.name());
 
   test::fs::remove_all(home_.data());
   home_.describe(R"({"train": [)" + listed(0, shards[1]) + "]}",
                  R"("urls": [")" + server.url() + "\"]");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open()->label(0); }),
+  EXPECT_THAT(failure_of([&] { home_.open()->label(0); }),
               AllOf(HasSubstr("cannot fetch train-0.tar"), HasSubstr("SHA-256 is")));
   EXPECT_TRUE(test::fs::is_empty(home_.data() / "pets"));
 }
@@ -420,13 +408,13 @@ TEST_F(Shards, WithoutACountTheyAreFetchedWhenDataAreOpened) {
   const test::TempDir mirror;
   write_file(mirror / "train-0.tar", test::tar_bytes(samples(0, 4)));
   write_file(mirror / "names.txt", std::string("cat\ndog\n"));
-  home_.describe(R"({"train": [{"name": "train-0.tar"}]})",
+  home_.describe(kOneShard,
                  R"("urls": ["file:///nowhere", "file://)" + mirror.path().string() + "\"]");
   EXPECT_EQ(home_.open()->size(), 4);
   EXPECT_TRUE(test::fs::exists(home_.data() / "pets" / "train-0.tar"));
   write_file(mirror / "train-1.tar", std::string("<html>log in first</html>"));
   home_.describe(kTwoShards, R"("urls": ["file://)" + mirror.path().string() + "\"]");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+  EXPECT_THAT(failure_to_open(),
               AllOf(HasSubstr("cannot fetch train-1.tar"), Not(HasSubstr("train-0"))));
   EXPECT_FALSE(test::fs::exists(home_.data() / "pets" / "train-1.tar"));
 }
@@ -451,7 +439,7 @@ TEST_F(Shards, OneThatIsMissingIsNamedEverywhere) {
   home_.describe(R"({"train": [{"name": "train-{0..1}.tar"}], "test": [{"name": "test-0.tar"}]},
                      "num_images": {"train": 12})");
   const auto missing = HasSubstr("file 'train-1.tar' not found in ");
-  const std::string error = error_of(ErrorKind::failure, [&] { home_.open(); });
+  const std::string error = failure_of([&] { home_.open(); });
   EXPECT_THAT(error, AllOf(missing, HasSubstr("; splits that are here: test")));
   const std::string said = said_by([&] {
     EXPECT_THAT(DatasetSource(home_.name()).verify().front().problem, missing);

@@ -18,7 +18,8 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
+using test::usage_of;
 
 class EndlessClusters : public ::testing::Test {
  protected:
@@ -49,8 +50,7 @@ TEST_F(EndlessClusters, SampleIIsAlwaysTheSame) {
     EXPECT_EQ(stream->group(20 + i), many.groups_N[i].item<int64_t>());
   }
   EXPECT_TRUE(at::equal(train()->generate(20, 40).values_NCHW, many.values_NCHW));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { stream->generate(-1, 1); }),
-              HasSubstr("does not exist"));
+  EXPECT_THAT(failure_of([&] { stream->generate(-1, 1); }), HasSubstr("does not exist"));
 }
 
 TEST_F(EndlessClusters, BeginAsTheFiniteDatasetDoesAndTestIsFinite) {
@@ -68,12 +68,10 @@ TEST(StreamDataset, OfAnotherShapeLaterIsAnError) {
     return DatasetInputs{.values_NCHW = at::zeros({count, 1, 1, first == 0 ? 3 : 2}),
                          .labels_N = at::zeros({count}, at::kLong)};
   };
-  DatasetInfo info;
-  info.name = "odd";
-  info.classes = {"a", "b"};
+  const DatasetInfo info{.name = "odd", .classes = {"a", "b"}};
   const auto stream = make_stream_dataset(info, 25, make);
   EXPECT_EQ(stream->generate(0, 4).values_NCHW.size(0), 4);
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { stream->generate(5, 4); }),
+  EXPECT_THAT(failure_of([&] { stream->generate(5, 4); }),
               HasSubstr("dataset 'odd': 4 inputs and targets of shape [1, 1, 3] were not made; "
                         "found inputs [4, 1, 1, 2]"));
 }
@@ -89,11 +87,8 @@ TEST_F(EndlessClusters, TheLoaderTakesSamplesInOrderWithoutRepeating) {
   const auto stream = train();
   for (const int64_t batch_size : {10, 25, 7}) {
     for (const int64_t threads : {0, 1, 2, 4}) {
-      LoaderOptions options;
-      options.batch_size = batch_size;
-      options.shuffle = true;
-      options.seed = 3;
-      options.num_threads = threads;
+      const LoaderOptions options{
+          .batch_size = batch_size, .seed = 3, .shuffle = true, .num_threads = threads};
       Loader loader(stream, options);
       const auto expect = [&](int64_t epoch, int64_t position) {
         const Batch batch = loader.next();
@@ -119,15 +114,14 @@ TEST_F(EndlessClusters, AnUnshuffledLoaderSeesOneEpoch) {
   Loader loader(train(), {.batch_size = 25});
   EXPECT_TRUE(at::equal(loader.next().inputs, train()->generate(0, 25).values_NCHW));
   EXPECT_TRUE(loader.is_done());
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { loader.seek(INT64_MAX / 20, 0); }),
-              HasSubstr("does not exist"));
+  EXPECT_THAT(usage_of([&] { loader.seek(INT64_MAX / 20, 0); }), HasSubstr("does not exist"));
 }
 
 TEST_F(EndlessClusters, TheFirstOfThemAreFinite) {
   const auto first = make_first_n(train(), 8, "first");
   EXPECT_FALSE(first->is_endless());
   EXPECT_TRUE(at::equal(first->inputs().values_NCHW, train()->generate(0, 8).values_NCHW));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { hold_out(train(), 0.1, "train", false); }),
+  EXPECT_THAT(usage_of([&] { hold_out(train(), 0.1, "train", false); }),
               HasSubstr("no validation split"));
   const auto renamed = make_renamed(train(), "other");
   EXPECT_TRUE(renamed->is_endless());
@@ -164,10 +158,7 @@ DatasetInputs regression(int64_t first, int64_t count) {
 }
 
 DatasetInfo regression_info() {
-  DatasetInfo info;
-  info.name = "line";
-  info.targets = {"up", "down"};
-  return info;
+  return {.name = "line", .targets = {"up", "down"}};
 }
 
 TEST(RealTargets, GoWithTheirInputsThroughTheLoader) {
@@ -176,14 +167,10 @@ TEST(RealTargets, GoWithTheirInputsThroughTheLoader) {
   data->targets(4, targets);
   EXPECT_THAT(targets, ElementsAre(4.0F, -4.0F));
   EXPECT_TRUE(data->info().classes.empty());
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { data->label(0); }), HasSubstr("no labels"));
+  EXPECT_THAT(failure_of([&] { data->label(0); }), HasSubstr("no labels"));
   for (const bool shuffle : {false, true}) {
     for (const int64_t batch_size : {4, 10}) {
-      LoaderOptions options;
-      options.batch_size = batch_size;
-      options.shuffle = shuffle;
-      options.num_threads = 2;
-      Loader loader(data, options);
+      Loader loader(data, {.batch_size = batch_size, .shuffle = shuffle, .num_threads = 2});
       std::vector<float> seen;
       for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {
         const Batch batch = loader.next();
@@ -215,7 +202,7 @@ TEST(RealTargets, CanBeAStream) {
 
 TEST(RealTargets, HaveToFit) {
   const auto refuse = [](DatasetInputs inputs, DatasetInfo info = regression_info()) {
-    return error_of(ErrorKind::failure, [&] { make_input_dataset(info, inputs); });
+    return failure_of([&] { make_input_dataset(info, inputs); });
   };
   DatasetInputs inputs = regression(0, 4);
   inputs.targets_NK = inputs.targets_NK.narrow(1, 0, 1);
@@ -253,32 +240,26 @@ class BrightImages final : public Dataset {
 
  private:
   static DatasetInfo make_info() {
-    DatasetInfo info;
-    info.name = "bright";
-    info.targets = {"brightness"};
-    info.channels = 1;
-    info.height = info.width = 2;
-    info.mean = {0.0};
-    info.std = {1.0};
-    return info;
+    return {.name = "bright",
+            .channels = 1,
+            .height = 2,
+            .width = 2,
+            .mean = {0.0},
+            .std = {1.0},
+            .targets = {"brightness"}};
   }
 };
 
 TEST(RealTargets, MayBelongToImages) {
   const auto images = std::make_shared<BrightImages>();
-  PreprocessConfig config;
-  config.size = 4;
-  LoaderOptions options;
-  options.batch_size = 9;
-  options.shuffle = true;
-  const Batch batch = Loader(preprocessed(images, config), options).next();
+  LoaderOptions options{.batch_size = 9, .shuffle = true};
+  const Batch batch = Loader(preprocessed(images, PreprocessConfig{.size = 4}), options).next();
   EXPECT_FALSE(batch.labels.defined());
   EXPECT_EQ(batch.targets.sizes(), (std::vector<int64_t>{9, 1}));
   EXPECT_TRUE(at::allclose(batch.inputs.mean({1, 2, 3}), batch.targets.flatten(), 0.0, 1e-6));
   options.augment.mixup = 0.2;
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { Loader(images, options); }),
-              HasSubstr("'mixup' needs classes"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { make_rotated_pairs(images, {}, "turned"); }),
+  EXPECT_THAT(usage_of([&] { Loader(images, options); }), HasSubstr("'mixup' needs classes"));
+  EXPECT_THAT(usage_of([&] { make_rotated_pairs(images, {}, "turned"); }),
               HasSubstr("rotate needs classes"));
 }
 

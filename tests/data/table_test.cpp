@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "base/support.h"
+#include "data/data_fixture.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
@@ -150,9 +150,7 @@ TEST_F(TableFiles, OneFileIsSplitByTheSeed) {
                             open(table("0.25"))->inputs().targets_NK));
   EXPECT_THAT(refused(table("0.001")), HasSubstr("test_fraction 0.001 of 40 rows leaves no row"));
   EXPECT_EQ(open(table("0.25"), "validation", R"("validation": 0.2,)")->size(), 6);
-  for (const FileVerification& file : DatasetSource(describe(table("0.25"))).verify()) {
-    EXPECT_TRUE(file.ok()) << file.problem;
-  }
+  test::expect_verified(describe(table("0.25")));
 }
 
 TEST_F(TableFiles, AreRefusedWithTheirPlace) {

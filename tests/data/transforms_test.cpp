@@ -12,17 +12,15 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::usage_of;
 
 DatasetInfo two_channels() {
-  DatasetInfo info;
-  info.name = "pair";
-  info.channels = 2;
-  info.height = 4;
-  info.width = 5;
-  info.mean = {0.25, 0.5};
-  info.std = {0.5, 0.3};
-  return info;
+  return {.name = "pair",
+          .channels = 2,
+          .height = 4,
+          .width = 5,
+          .mean = {0.25, 0.5},
+          .std = {0.5, 0.3}};
 }
 
 std::vector<uint8_t> image() {
@@ -186,7 +184,7 @@ TEST(AugmentRng, SeedEpochAndPositionEachMatter) {
 
 TEST(ImageTransform, WrongSettingsAreRefused) {
   const auto refuse = [](const DatasetInfo& info, AugmentConfig augment) {
-    return error_of(ErrorKind::usage, [&] { ImageTransform transform(info, augment); });
+    return usage_of([&] { ImageTransform transform(info, augment); });
   };
   DatasetInfo info = two_channels();
   EXPECT_THAT(refuse(info, {false, 4}), AllOf(HasSubstr("max_shift is 4"), HasSubstr("0 to 3")));
@@ -205,9 +203,8 @@ TEST(AugmentConfig, IsDescribed) {
   EXPECT_EQ(read(R"({"max_shift": 2})").max_shift, 2);
   EXPECT_FALSE(read("{}").flip);
   EXPECT_EQ(read("{}").max_shift, 0);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"max_shift": -1})"); }),
-              HasSubstr("max_shift"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"flop": true})"); }), HasSubstr("flip"));
+  EXPECT_THAT(usage_of([&] { read(R"({"max_shift": -1})"); }), HasSubstr("max_shift"));
+  EXPECT_THAT(usage_of([&] { read(R"({"flop": true})"); }), HasSubstr("flip"));
 }
 
 }  // namespace

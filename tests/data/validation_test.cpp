@@ -9,9 +9,11 @@
 namespace moesaic {
 namespace {
 
-using test::error_of;
+using test::failure_of;
 using test::image_of;
 using test::labels_of;
+using test::said_by;
+using test::usage_of;
 
 /// As TensorFlow Datasets gives them for train[:98%] and train[:99%].
 TEST(NumTrainingExamples, RoundsTheBoundaryToTheNearest) {
@@ -55,8 +57,7 @@ TEST_F(HeldOut, TrainIsTheFirstPartAndValidationTheRest) {
   EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
   EXPECT_EQ(train->info().split, "train");
   EXPECT_EQ(validation->info().split, "validation");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { validation->label(3); }),
-              HasSubstr("image 3 of 3"));
+  EXPECT_THAT(failure_of([&] { validation->label(3); }), HasSubstr("image 3 of 3"));
 }
 
 TEST_F(HeldOut, WhatIsMadeOfADatasetTakesTheSameSplit) {
@@ -65,10 +66,10 @@ TEST_F(HeldOut, WhatIsMadeOfADatasetTakesTheSameSplit) {
   describe("first", R"("num_first_images": {"train": 8, "validation": 2})");
   EXPECT_EQ(open_dataset("first", "train")->size(), 8);
   EXPECT_THAT(labels_of(*open_dataset("first", "validation")), ElementsAre(2, 1));
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("first", "train+validation"); }),
+  EXPECT_THAT(usage_of([] { open_dataset("first", "train+validation"); }),
               HasSubstr("the train+validation split cannot be formed"));
   describe("first", R"("num_first_images": {"train": 10})");
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("first", "train"); }),
+  EXPECT_THAT(failure_of([] { open_dataset("first", "train"); }),
               HasSubstr("'num_first_images' is 10, more than the 9 images"));
   describe("turned", R"("rotate": {})");
   EXPECT_EQ(open_dataset("turned", "train")->size(), 18);
@@ -81,7 +82,7 @@ TEST_F(HeldOut, ADatasetCanTrainOnAllImagesOfItsBase) {
   EXPECT_EQ(open_dataset("whole", "train")->size(), 12);
   EXPECT_EQ(open_dataset("whole", "train")->info().name, "whole");
   EXPECT_EQ(open_dataset("whole", "train+validation")->size(), 12);
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("whole", "validation"); }),
+  EXPECT_THAT(usage_of([] { open_dataset("whole", "validation"); }),
               HasSubstr("'whole' has no validation split: its splits are train and test"));
   home_.write_description("half",
                           R"({"name": "half", "base": "whole", "num_first_images": {"train": 6}})");
@@ -95,11 +96,10 @@ TEST_F(HeldOut, ADatasetCanTrainOnAllImagesOfItsBase) {
 TEST_F(HeldOut, AnEmptySplitIsAnError) {
   describe("none", R"("validation": 0.01)");
   EXPECT_EQ(open_dataset("none", "train")->size(), 12);
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("none", "validation"); }),
+  EXPECT_THAT(failure_of([] { open_dataset("none", "validation"); }),
               HasSubstr("of 12 training examples a validation fraction of 0.01 leaves none"));
   home_.write_description("bad", R"({"name": "bad", "base": "tiny", "validation": 1})");
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("bad", "train"); }),
-              HasSubstr("validation"));
+  EXPECT_THAT(usage_of([] { open_dataset("bad", "train"); }), HasSubstr("validation"));
 }
 
 /// 13 cats and 7 dogs to train, 1 of each to test.
@@ -153,22 +153,22 @@ TEST_F(HeldOutImageFolder, EveryClassGivesItsLastImages) {
   EXPECT_EQ(open_dataset(name, "train")->size(), 16);
   EXPECT_EQ(open_dataset(name, "train+validation")->size(), 20);
   EXPECT_EQ(open_dataset(name, "test")->size(), 2);
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(DatasetSource(name).verify()[0].name, "train: 20 of 20") << "all files are verified";
-  ::testing::internal::GetCapturedStderr();
+  said_by([&] {
+    EXPECT_EQ(DatasetSource(name).verify()[0].name, "train: 20 of 20") << "all files are verified";
+  });
 }
 
 TEST_F(HeldOutImageFolder, AFolderTestMakesValTheValidationSplit) {
   const std::string folder = root().string();
   EXPECT_THAT(dataset_splits(folder), ElementsAre("train", "test"));
   EXPECT_EQ(open_dataset(folder, "test")->size(), 2);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "validation"); }),
+  EXPECT_THAT(usage_of([&] { open_dataset(folder, "validation"); }),
               HasSubstr("its splits are train and test"));
   fill("test", 2, 1);
   EXPECT_THAT(dataset_splits(folder), ElementsAre("train", "validation", "test"));
   EXPECT_EQ(open_dataset(folder, "test")->size(), 3);
   EXPECT_EQ(open_dataset(folder, "validation")->size(), 2);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "train+validation"); }),
+  EXPECT_THAT(usage_of([&] { open_dataset(folder, "train+validation"); }),
               HasSubstr("no train+validation split"));
 }
 

@@ -1,30 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What 'data verify' says of shards that are not what is described.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
 
 #include "data/shard_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::samples;
-using test::write_file;
-using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 class VerifyShards : public ::testing::Test {
  protected:
   std::vector<FileVerification> verified() const {
-    ::testing::internal::CaptureStderr();
-    std::vector<FileVerification> files = DatasetSource(home_.name()).verify();
-    ::testing::internal::GetCapturedStderr();
+    std::vector<FileVerification> files;
+    test::said_by([&] { files = DatasetSource(home_.name()).verify(); });
     return files;
   }
   std::vector<std::string> problems() const {

@@ -4,8 +4,8 @@
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/models/registry.h"
 #include "support/matchers.h"
+#include "support/models.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -46,9 +46,7 @@ TEST(FeatureFile, HasWhatTheForwardPassGivesForEachImage) {
     EXPECT_TRUE(tensors.at("predictions").equal(found.predictions.predicted_N));
     const torch::NoGradGuard no_grad;
     model->eval();
-    LoaderOptions all;
-    all.batch_size = 11;
-    const Batch batch = Loader(data, all).next();
+    const Batch batch = Loader(data, {.batch_size = 11}).next();
     EXPECT_TRUE(tensors.at("labels").equal(batch.labels));
     const at::Tensor wanted = model->forward(batch.inputs).pre_logits;
     ASSERT_EQ(tensors.at("pre_logits").sizes(), at::IntArrayRef({11 * members, 8}));
@@ -57,7 +55,7 @@ TEST(FeatureFile, HasWhatTheForwardPassGivesForEachImage) {
 }
 
 TEST(FeatureFile, LeavesNothingWhereTheDiskIsFull) {
-  const auto model = build_model(Document::from_text(kModel, "model").root(), 9);
+  const auto model = testing::model_from(kModel, 9);
   const auto data = quarters("three", "test", 3, 400);
   const TempDir folder;
   {
@@ -72,7 +70,7 @@ TEST(FeatureFile, NeedsClasses) {
   const TempDir folder;
   FeatureFile features(folder / "f.safetensors");
   const auto data = quarters("three", "test", 3, 3);
-  const auto model = build_model(Document::from_text(kModel, "model").root(), 9);
+  const auto model = testing::model_from(kModel, 9);
   const at::Tensor none, images = torch::zeros({1, 1, 4, 4});
   const ModelOutput output;
   EXPECT_THAT(test::usage_of([&] {

@@ -26,15 +26,17 @@ TEST(ExportFormats, RefuseAPlaceThatIsTaken) {
   test::put(folder / "there", "x");
   test::put(folder / "there.safetensors", "x");
   test::put(folder / "prefix.index", "x");
-  const auto refusal = [&](const char* format, const char* out) {
-    return test::usage_of([&] { export_formats().at(format).check_out(folder / out); });
-  };
-  EXPECT_THAT(refusal("torchscript", "there"), HasSubstr("--out"));
-  EXPECT_THAT(refusal("safetensors", "there.safetensors"), HasSubstr("--out"));
-  EXPECT_THAT(refusal("safetensors", "there"), HasSubstr("--out"));
-  EXPECT_THAT(refusal("vmoe", "prefix"), HasSubstr("--out"));
-  EXPECT_THAT(refusal("pytorch", "there"), HasSubstr("--out"));
-  EXPECT_THAT(refusal("pt2", "there"), HasSubstr("--out"));
+  for (const auto& [format, out] : {std::pair{"torchscript", "there"},
+                                    {"safetensors", "there.safetensors"},
+                                    {"safetensors", "there"},
+                                    {"vmoe", "prefix"},
+                                    {"pytorch", "there"},
+                                    {"pt2", "there"}}) {
+    const auto check = [&, format = format, out = out] {
+      export_formats().at(format).check_out(folder / out);
+    };
+    EXPECT_THAT(test::usage_of(check), HasSubstr("--out")) << format << " " << out;
+  }
   const test::ScopedEnv python("MOESAIC_PYTHON", "/bin/sh");
   for (const auto& [name, format] : export_formats().entries()) {
     EXPECT_NO_THROW(format.check_out(folder / "new")) << name;
@@ -67,7 +69,7 @@ TEST(WithPreprocessing, NeedsImagesOfAKnownMeanAndStd) {
 
 TEST(ExportFormats, SayThatTheNormalisationIsLost) {
   const test::TempDir folder;
-  const auto model = testing::small_vmoe();
+  const auto model = small_vmoe();
   ExportInfo info = testing::toy_info();
   const auto said = [&](const char* name) {
     return test::said_by(
@@ -84,9 +86,9 @@ TEST(ExportFormats, SayThatTheNormalisationIsLost) {
 
 TEST(ExportFormats, VMoERefusesRoutersThatTheReferenceLacks) {
   const test::TempDir folder;
-  VMoEConfig config = testing::small_vmoe_config();
+  VMoEConfig config = small_vmoe_config();
   const auto refusal = [&] {
-    const auto model = testing::small_vmoe(config);
+    const auto model = small_vmoe(config);
     return test::usage_of([&] {
       export_formats().at("vmoe").write(*model, testing::toy_info(), {.out = folder / "out"});
     });
@@ -102,16 +104,16 @@ TEST(ExportFormats, VMoERefusesRoutersThatTheReferenceLacks) {
 /// Returns what exporting to both formats for everyone says.
 std::string said_of(const VMoEConfig& config) {
   const test::TempDir folder;
-  const auto model = testing::small_vmoe(config);
-  ::testing::internal::CaptureStderr();
-  for (const char* name : {"safetensors", "torchscript"}) {
-    export_formats().at(name).write(*model, testing::toy_info(), {.out = folder / name});
-  }
-  return ::testing::internal::GetCapturedStderr();
+  const auto model = small_vmoe(config);
+  return test::said_by([&] {
+    for (const char* name : {"safetensors", "torchscript"}) {
+      export_formats().at(name).write(*model, testing::toy_info(), {.out = folder / name});
+    }
+  });
 }
 
 TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
-  VMoEConfig config = testing::small_vmoe_config();
+  VMoEConfig config = small_vmoe_config();
   EXPECT_EQ(said_of(config), "");
   CapacityRule& dispatcher = config.encoder.moe.router.capacity;
   dispatcher.factor = 0.6;
@@ -126,15 +128,15 @@ TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
 }
 
 TEST(ExportFormats, SayHowToLiftACapacityOnlyWhereTokensChoose) {
-  VMoEConfig config = testing::small_vmoe_config();
-  EXPECT_TRUE(can_lift_capacity(*testing::small_vmoe(config)));
+  VMoEConfig config = small_vmoe_config();
+  EXPECT_TRUE(can_lift_capacity(*small_vmoe(config)));
   config.encoder.moe.router.kind = RoutingKind::expert_choice;
   config.encoder.moe.router.capacity.factor = 0.6;
-  EXPECT_FALSE(can_lift_capacity(*testing::small_vmoe(config)));
+  EXPECT_FALSE(can_lift_capacity(*small_vmoe(config)));
   EXPECT_THAT(said_of(config), AllOf(HasSubstr("share the capacity of experts"),
                                      Not(HasSubstr("--without-capacity"))));
   config.encoder.moe = {};
-  EXPECT_FALSE(can_lift_capacity(*testing::small_vmoe(config))) << "dense";
+  EXPECT_FALSE(can_lift_capacity(*small_vmoe(config))) << "dense";
 }
 
 }  // namespace

@@ -13,8 +13,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 const std::vector<std::string> kNames = {"ant", "bee", "cat, tabby", "dog", "elk"};
 
@@ -22,13 +20,6 @@ const std::vector<std::string> kNames = {"ant", "bee", "cat, tabby", "dog", "elk
 class PredictImages : public ::testing::Test {
  protected:
   PredictImages() {
-    spec.has_images = true;
-    spec.input_size = {1, 8, 8};
-    spec.rescale_factor = 1.0 / 255.0;
-    spec.mean = {0.5};
-    spec.std = {0.2};
-    spec.channel_order = "gray";
-    spec.classes = kNames;
     for (int i = 0; i < 5; ++i) add("image" + std::to_string(i) + ".png", i);
   }
 
@@ -70,14 +61,19 @@ class PredictImages : public ::testing::Test {
   }
 
   const test::TempDir folder;
-  InputSpec spec;
+  InputSpec spec{.input_size = {1, 8, 8},
+                 .rescale_factor = 1.0 / 255.0,
+                 .mean = {0.5},
+                 .std = {0.2},
+                 .channel_order = "gray",
+                 .classes = kNames};
   std::vector<fs::path> files;
   std::vector<at::Tensor> inputs;
 };
 
 TEST_F(PredictImages, GivesTheProbabilitiesOfTheTrainedLoss) {
   const auto model = small_vmoe();
-  const at::Tensor logits = testing::run(*model, at::cat(inputs)).logits;
+  const at::Tensor logits = run(*model, at::cat(inputs)).logits;
   for (const int64_t batch_size : {1, 2, 100}) {
     const auto found = predictions(*model, {.batch_size = batch_size, .top_k = 3});
     expect_probabilities(found, logits.softmax(1));
@@ -94,7 +90,7 @@ TEST_F(PredictImages, OfAnEnsembleAreTheMeanOfItsMembers) {
   config.name = kE3;
   config.encoder.moe.ensemble_size = 2;
   const auto model = small_vmoe(config);
-  const at::Tensor logits_BMC = testing::run(*model, at::cat(inputs)).logits.view({5, 2, 5});
+  const at::Tensor logits_BMC = run(*model, at::cat(inputs)).logits.view({5, 2, 5});
   expect_probabilities(predictions(*model), logits_BMC.softmax(2).mean(1));
   expect_probabilities(predictions(*model, {.loss = "ensemble_sigmoid"}),
                        logits_BMC.sigmoid().mean(1));
@@ -124,7 +120,7 @@ TEST_F(PredictImages, OfGroupsOfOneImageAreThoseOfEachAlone) {
   const auto model = small_vmoe(config);
   const auto together = predictions(*model);
   for (size_t i = 0; i < together.size(); ++i) {
-    expect_probabilities({together[i]}, testing::run(*model, inputs[i]).logits.softmax(1));
+    expect_probabilities({together[i]}, run(*model, inputs[i]).logits.softmax(1));
   }
 }
 
@@ -134,7 +130,7 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
   const auto model = small_vmoe(config);
   const auto together = predictions(*model, {.returns_routing = true});
   for (size_t i = 0; i < together.size(); ++i) {
-    const ModelOutput alone = testing::run(*model, inputs[i]);
+    const ModelOutput alone = run(*model, inputs[i]);
     expect_probabilities({together[i]}, alone.logits.softmax(1));
     const ImageRouting& layer = together[i].routing.at(1);
     EXPECT_EQ(layer.block, 3);
@@ -147,8 +143,8 @@ TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
     }
     EXPECT_TRUE(at::allclose(found, combine, 1e-5, 1e-6));
   }
-  EXPECT_FALSE(at::allclose(testing::run(*model, at::cat(inputs)).logits[4],
-                            testing::run(*model, inputs[4]).logits[0], 1e-3, 1e-3));
+  EXPECT_FALSE(at::allclose(run(*model, at::cat(inputs)).logits[4],
+                            run(*model, inputs[4]).logits[0], 1e-3, 1e-3));
 }
 
 TEST_F(PredictImages, NameTheKeptExpertsOfAPrunedNetwork) {

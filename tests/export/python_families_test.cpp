@@ -8,7 +8,6 @@
 #include "base/support.h"
 #include "export/torchscript_models.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/models/registry.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -17,8 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::build_variant;
 using testing::kScriptInfo;
-using testing::python_here;
-using testing::run;
+using testing::network_of;
 using Variant = testing::ScriptVariant;
 
 constexpr const char* kCheck = R"(
@@ -61,12 +59,6 @@ for folder in sys.argv[2:]:
         assert False, "another shape was taken"
 )";
 
-std::shared_ptr<Model> network_of(const char* config) {
-  auto model = build_model(Document::from_text(config, "model.json").root(), 1);
-  model->eval();
-  return model;
-}
-
 /// A network of every family but V-MoE.
 std::vector<std::shared_ptr<Model>> families() {
   std::vector<std::shared_ptr<Model>> models;
@@ -92,59 +84,49 @@ std::vector<std::shared_ptr<Model>> networks() {
       R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
           "num_experts": 3, "router": {"gate": "logit", "patch_size": 4}, "expert": "resnet18"})"));
   for (const Variant& variant : {
-           Variant{.name = "", .classifier = "map", .kept = {0, 3, 4}, .mean_replacement = true},
-           Variant{.name = "", .gate = "softmax_selected", .capacity_factor = 0.6},
-           Variant{.name = "", .capacity_factor = 0.5, .group_size = 20},
-           Variant{
-               .name = "", .group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2, "batch_norm"}}},
-           Variant{.name = "", .position = kSinCos2d, .members = 2},
-           Variant{.name = "", .capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
-           Variant{.name = "", .router = R"({"dispatcher": {"capacity_factor": 0.55,
+           Variant{.classifier = "map", .kept = {0, 3, 4}, .mean_replacement = true},
+           Variant{.gate = "softmax_selected", .capacity_factor = 0.6},
+           Variant{.capacity_factor = 0.5, .group_size = 20},
+           Variant{.group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2, "batch_norm"}}},
+           Variant{.position = kSinCos2d, .members = 2},
+           Variant{.capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
+           Variant{.router = R"({"dispatcher": {"capacity_factor": 0.55,
                    "capacity_rounding": "round", "capacity_multiple_of": 1}})"},
-           Variant{.name = "", .group_size = 20, .kept = {0, 1, 4}, .router = R"({
+           Variant{.group_size = 20, .kept = {0, 1, 4}, .router = R"({
                    "num_selected_experts": 3, "dispatcher":
                    {"capacity_factor": 0.4, "batch_priority": true}})"},
-           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+           Variant{.router = R"({"name": "NoisyTopItemsPerExpertRouter",
                    "gate": "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"},
-           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+           Variant{.router = R"({"name": "NoisyTopItemsPerExpertRouter",
                    "gate": "softmax_selected", "dispatcher": {"capacity_factor": 0.7}})"},
-           Variant{.name = "", .group_size = 17, .router = R"({"name":
+           Variant{.group_size = 17, .router = R"({"name":
                    "NoisyTopItemsPerExpertRouter", "gate": "softmax_selected",
                    "num_selected_tokens": 3})"},
-           Variant{.name = "",
-           .group_size = 17,
+           Variant{.group_size = 17,
            .kept = {1, 2, 5},
            .bfloat16 = true,
            .router =
                        R"({"name": "NoisyTopItemsPerExpertRouter", "gate": "softmax_tokens",
                    "dispatcher": {"capacity_factor": 0.7}})"},
-           Variant{.name = "",
-           .group_size = 17,
+           Variant{.group_size = 17,
            .kept = {1, 2, 5},
            .mean_replacement = true,
            .router = R"({"name": "NoisyTopItemsPerExpertRouter", "gate":
                    "softmax_selected", "dispatcher": {"capacity_factor": 0.7}})"},
-           Variant{.name = "", .group_size = 17, .kept = {1, 2, 5}, .router = R"({"name":
+           Variant{.group_size = 17, .kept = {1, 2, 5}, .router = R"({"name":
                    "NoisyTopItemsPerExpertRouter", "pruned_selection": "reroute", "gate":
                    "softmax_all", "dispatcher": {"capacity_factor": 0.9}})"},
-           Variant{.name = "", .router = R"({"name": "adaptive", "gate": "one",
+           Variant{.router = R"({"name": "adaptive", "gate": "one",
                    "threshold": 0.1})"},
-           Variant{.name = "", .router = R"({"noise": "always", "noise_std": 1.0})"},
+           Variant{.router = R"({"noise": "always", "noise_std": 1.0})"},
        }) {
     models.push_back(build_variant(variant));
   }
   return models;
 }
 
-at::Tensor images_of(const Model& model, int64_t batch) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), batch);
-  return testing::randn(shape, static_cast<uint64_t>(70 + batch), torch::kFloat);
-}
-
 TEST(ExportPyTorch, StockPythonComputesTheSame) {
-  const std::string python = python_here();
-  if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+  NEEDS_PYTHON();
   const test::TempDir folder;
   test::put(folder / "check.py", kCheck);
   std::string folders;
@@ -154,7 +136,7 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
     export_pytorch(*model, out, kScriptInfo);
     TensorMap given;
     for (const int64_t batch : {1, 2, 7}) {
-      const at::Tensor images = images_of(*model, batch);
+      const at::Tensor images = testing::images_for(*model, batch, 70 + batch);
       given[fmt::format("images.{}", batch)] = images;
       given[fmt::format("logits.{}", batch)] = run(*model, images).logits;
     }
@@ -162,7 +144,7 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
     folders += fmt::format(" '{}'", out.string());
   }
   for (const char* library : {"", MOESAIC_BUILD_DIR "/lib/libmoesaic.so"}) {
-    const std::string command = fmt::format("'{}' -W ignore '{}' '{}'{}", python,
+    const std::string command = fmt::format("'{}' -W ignore '{}' '{}'{}", testing::python_here(),
                                             (folder / "check.py").string(), library, folders);
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
   }
@@ -170,7 +152,7 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
 
 // Proofs compare the logits and routing of 1, 2 and 7 images.
 TEST(ExportPt2, IsOfEveryFamilyAsIsOnnx) {
-  if (python_here().empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+  NEEDS_PYTHON();
   const test::TempDir folder;
   int64_t number = 0;
   const auto export_both = [&](const Model& model) {
@@ -182,9 +164,8 @@ TEST(ExportPt2, IsOfEveryFamilyAsIsOnnx) {
     EXPECT_NO_THROW(export_onnx(model, folder / (name + ".onnx"), info));
   };
   for (const std::shared_ptr<Model>& model : families()) export_both(*model);
-  export_both(*build_variant({.name = "", .capacity_factor = 0.6, .members = 3}));
-  export_both(*build_variant({.name = "",
-                              .group_size = 17,
+  export_both(*build_variant({.capacity_factor = 0.6, .members = 3}));
+  export_both(*build_variant({.group_size = 17,
                               .kept = {1, 2, 5},
                               .router = R"({"name": "NoisyTopItemsPerExpertRouter", "gate":
                                   "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"}));

@@ -12,7 +12,6 @@
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/device.h"
 #include "support/matchers.h"
@@ -23,9 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::build_variant;
 using testing::kScriptInfo;
+using testing::network_of;
 using testing::python_here;
-using testing::run;
-using testing::small_images;
 using Variant = testing::ScriptVariant;
 
 std::string modeling_of(const Model& model) {
@@ -36,7 +34,7 @@ std::string modeling_of(const Model& model) {
 
 TEST(ExportPyTorch, WritesTextTensorsAndACard) {
   const test::TempDir folder;
-  const auto model = build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
+  const auto model = build_variant({.capacity_factor = 0.7, .kept = {0, 2, 4}});
   ExportInfo info = kScriptInfo;
   info.evaluation = {{"kind", "eval"}, {"step", 7}, {"split", "test"}, {"accuracy", 81.25}};
   export_pytorch(*model, folder / "out", info);
@@ -53,8 +51,8 @@ TEST(ExportPyTorch, WritesTextTensorsAndACard) {
 }
 
 TEST(ExportPyTorch, HasNoSizeThatDependsOnValuesWithoutOurOperators) {
-  std::string text = modeling_of(*build_variant(
-      {.name = "", .capacity_factor = 0.7, .group_size = 12, .kept = {0, 2}, .members = 2}));
+  std::string text = modeling_of(
+      *build_variant({.capacity_factor = 0.7, .group_size = 12, .kept = {0, 2}, .members = 2}));
   EXPECT_THAT(text, AllOf(HasSubstr("class VMoE(nn.Module):"), HasSubstr("class MoELayer"),
                           HasSubstr("network = VMoE()"), HasSubstr("aten.linear")));
   static const std::regex operators("if has_operators\\(\\):\n(            .*\n)+");
@@ -67,7 +65,7 @@ TEST(ExportPyTorch, HasNoSizeThatDependsOnValuesWithoutOurOperators) {
 
 TEST(ExportPyTorch, HasTheMethodsThatItsNetworkCalls) {
   const auto text = [](double factor) {
-    return modeling_of(*build_variant({.name = "", .capacity_factor = factor, .kept = {0, 2}}));
+    return modeling_of(*build_variant({.capacity_factor = factor, .kept = {0, 2}}));
   };
   EXPECT_THAT(text(0.7), AllOf(HasSubstr("def all_at_once"), Not(HasSubstr("def one_by_one")),
                                Not(HasSubstr("def removed_weights"))));
@@ -76,9 +74,7 @@ TEST(ExportPyTorch, HasTheMethodsThatItsNetworkCalls) {
 
 TEST(ExportPyTorch, OnlyRecordedExpertsWithoutACapacityComputeAllTokens) {
   const auto has_room = [](const char* config) {
-    const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
-    model->eval();
-    return modeling_of(*model).find("def room") != std::string::npos;
+    return modeling_of(*network_of(config)).find("def room") != std::string::npos;
   };
   EXPECT_FALSE(has_room(R"({"name": "latent-moe"})"));
   EXPECT_FALSE(has_room(R"({"name": "cluster-moe", "router": {}})"));
@@ -87,7 +83,7 @@ TEST(ExportPyTorch, OnlyRecordedExpertsWithoutACapacityComputeAllTokens) {
 }
 
 TEST(ExportPyTorch, EqualModulesShareAClass) {
-  const std::string text = modeling_of(*build_variant({.name = ""}));
+  const std::string text = modeling_of(*build_variant({}));
   const size_t first = text.find("class LayerNorm(nn.Module)");
   ASSERT_NE(first, std::string::npos);
   EXPECT_EQ(text.find("class LayerNorm(nn.Module)", first + 1), std::string::npos);
@@ -95,7 +91,7 @@ TEST(ExportPyTorch, EqualModulesShareAClass) {
 
 TEST(ExportPyTorch, PositionWavesAreNoPartOfTheStateDict) {
   const test::TempDir folder;
-  const auto model = build_variant({.name = "", .position = kSinCos2d});
+  const auto model = build_variant({.position = kSinCos2d});
   export_pytorch(*model, folder / "out", kScriptInfo);
   EXPECT_TRUE(read_tensors(folder / "out/constants.safetensors").contains("positions.waves"));
   EXPECT_THAT(test::get(folder / "out/modeling.py"), HasSubstr("persistent=False"));
@@ -103,7 +99,7 @@ TEST(ExportPyTorch, PositionWavesAreNoPartOfTheStateDict) {
 
 TEST(ExportPyTorch, AFolderIsAnExport) {
   const test::TempDir folder;
-  const auto model = build_variant({.name = "", .kept = {0, 2, 4}});
+  const auto model = build_variant({.kept = {0, 2, 4}});
   export_pytorch(*model, folder / "out", kScriptInfo);
   const auto again = model_of(load_newest_checkpoint(folder / "out"));
   EXPECT_TRUE(at::equal(run(*again, small_images(3)).logits, run(*model, small_images(3)).logits));
@@ -111,7 +107,7 @@ TEST(ExportPyTorch, AFolderIsAnExport) {
 
 TEST(ExportPyTorch, WithPreprocessingTakesBytesOfWhichItsExportTells) {
   const test::TempDir folder;
-  const auto model = build_variant({.name = ""});
+  const auto model = build_variant({});
   export_pytorch(*model, folder / "out", with_preprocessing(kScriptInfo));
   EXPECT_THAT(test::get(folder / "out/modeling.py"),
               AllOf(HasSubstr("class Normalized(VMoE):"), HasSubstr("(\"image_mean\", [0.5])"),
@@ -125,8 +121,8 @@ TEST(ExportPyTorch, WithPreprocessingTakesBytesOfWhichItsExportTells) {
 
 TEST(ExportPyTorch, RefusesExpertsThatChooseAcrossImages) {
   const test::TempDir folder;
-  const auto model = build_variant(
-      {.name = "", .group_size = 20, .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+  const auto model =
+      build_variant({.group_size = 20, .router = R"({"name": "NoisyTopItemsPerExpertRouter",
        "gate": "softmax_tokens", "dispatcher": {"capacity_factor": 0.7}})"});
   EXPECT_THAT(test::usage_of([&] { export_pytorch(*model, folder / "out", kScriptInfo); }),
               AllOf(HasSubstr("groups of 20 tokens"), HasSubstr("the 17 tokens of an image")));
@@ -137,7 +133,7 @@ TEST(ExportPt2, SaysThatItNeedsPython) {
   const test::TempDir folder;
   const test::ScopedEnv none("MOESAIC_PYTHON", std::nullopt);
   const test::ScopedEnv empty("MOESAIC_VENV", folder.path().string());
-  const auto model = build_variant({.name = ""});
+  const auto model = build_variant({});
   EXPECT_THAT(test::usage_of([&] { export_pt2(*model, folder / "x.pt2", kScriptInfo); }),
               AllOf(HasSubstr("needs Python with PyTorch"), HasSubstr("--format pytorch")));
   const test::ScopedEnv wrong("MOESAIC_PYTHON", (folder / "python").string());
@@ -150,27 +146,30 @@ TEST(ExportPt2, SaysThatItNeedsPython) {
 class ExportedProgramFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (python_here().empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+    NEEDS_PYTHON();
     export_pt2(*model_, file_, kScriptInfo);
   }
 
   test::TempDir folder_;
   fs::path file_ = folder_ / "model.pt2";
-  std::shared_ptr<Model> model_ =
-      build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
+  std::shared_ptr<Model> model_ = build_variant({.capacity_factor = 0.7, .kept = {0, 2, 4}});
 };
 
-/// Writes a program `python` that is these lines of the shell.
-void put_python(const fs::path& folder, const std::string& lines) {
-  test::put(folder / "python", "#!/bin/sh\n" + lines + "\n");
-  fs::permissions(folder / "python", fs::perms::owner_all);
-}
+/// A folder with a program `python`, these lines of the shell, which exports take for Python.
+class FolderWithPython : public test::TempDir {
+ public:
+  explicit FolderWithPython(const std::string& lines) {
+    test::put(path() / "python", "#!/bin/sh\n" + lines + "\n");
+    fs::permissions(path() / "python", fs::perms::owner_all);
+  }
+
+ private:
+  const test::ScopedEnv python_{"MOESAIC_PYTHON", (path() / "python").string()};
+};
 
 /// Expects that both formats fail with this text where Python is such a script, and leave nothing.
 void expect_not_written(const Model& model, const std::string& script, const std::string& text) {
-  const test::TempDir folder;
-  put_python(folder.path(), script);
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  const FolderWithPython folder(script);
   for (const auto write : {export_pt2, export_onnx}) {
     EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo, {}); }),
                 HasSubstr(text));
@@ -196,15 +195,13 @@ TEST_F(ExportedProgramFile, RunsWithoutPythonForAnyBatch) {
 }
 
 TEST_F(ExportedProgramFile, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
-  const auto model = build_variant({.name = ""});
-  {
-    const torch::NoGradGuard no_grad;  // Normalised tokens have the mean 0.
-    for (const auto& item : model->named_parameters()) {
-      if (item.key().ends_with("norm2.bias")) item.value().add_(1.0);
-      if (!item.key().ends_with("router.weight")) continue;
-      item.value()[0].add_(0.5);
-      item.value()[1].sub_(0.5);
-    }
+  const auto model = build_variant({});
+  for (const auto& item : model->named_parameters()) {  // Normalised tokens have the mean 0.
+    const at::Tensor value = item.value().detach();
+    if (item.key().ends_with("norm2.bias")) value.add_(1.0);
+    if (!item.key().ends_with("router.weight")) continue;
+    value[0].add_(0.5);
+    value[1].sub_(0.5);
   }
   export_pt2(*model, folder_ / "uneven.pt2", kScriptInfo);
   export_onnx(*model, folder_ / "uneven.onnx", kScriptInfo);  // It compares 1, 2 and 7 images.
@@ -225,8 +222,7 @@ TEST_F(ExportedProgramFile, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
 TEST_F(ExportedProgramFile, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
   const auto config = R"({"name": "latent-moe", "width": 24, "num_experts": 4, "num_neurons": 16,
       "routing": "top1"})";
-  const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
-  model->eval();
+  const auto model = network_of(config);
   ExportInfo info = kScriptInfo;
   info.input.input_size = model->input_shape();
   export_pt2(*model, folder_ / "rows.pt2", info);
@@ -239,13 +235,9 @@ TEST_F(ExportedProgramFile, ComputesExpertsInInt8) {
   const auto config = R"({"name": "vmoe", "image_size": 8, "channels": 1, "patch_size": 4,
       "hidden_size": 8, "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2,
       "mlp_dim": 900, "moe": {"layers": [1], "num_experts": 4}}})";
-  auto model = build_model(Document::from_text(config, "model.json").root(), 1);
-  model->eval();
-  {
-    const torch::NoGradGuard no_grad;
-    at::Generator generator = nn::make_generator(5);
-    for (at::Tensor& value : model->parameters()) value.normal_(0.0, 0.3, generator);
-  }
+  const auto model = network_of(config);
+  const at::Generator generator = nn::make_generator(5);
+  for (const at::Tensor& value : model->parameters()) value.detach().normal_(0.0, 0.3, generator);
   const at::Tensor images = small_images(5), exact = run(*model, images).logits;
   for (const auto& network : {model, model_}) use_precision(*network, "int8");
   export_pt2(*model, folder_ / "3.pt2", kScriptInfo);
@@ -264,8 +256,7 @@ TEST_F(ExportedProgramFile, ComputesExpertsInInt8) {
 
 // The noise of three experts is a part of four numbers, a view with gaps that a number multiplies.
 TEST_F(ExportedProgramFile, KeepsItsResultsAndReadsViews) {
-  const auto noisy = build_variant({.name = "",
-                                    .router = R"({"noise": "always", "noise_std": 1.0,
+  const auto noisy = build_variant({.router = R"({"noise": "always", "noise_std": 1.0,
                                                   "num_selected_experts": 1})",
                                     .members = 2});
   export_pt2(*noisy, folder_ / "noisy.pt2", kScriptInfo);
@@ -307,9 +298,7 @@ TEST_F(ExportedProgramFile, ThatCannotBeWrittenLeavesNothing) {
 }
 
 TEST_F(ExportedProgramFile, ThatIsStoppedLeavesNothing) {
-  const test::TempDir folder;
-  put_python(folder.path(), "exec sleep 1000");
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  const FolderWithPython folder("exec sleep 1000");
   int64_t calls = 0;
   const auto stop = [&] {
     if (++calls == 3) throw std::runtime_error("stopped");
@@ -322,9 +311,8 @@ TEST_F(ExportedProgramFile, ThatIsStoppedLeavesNothing) {
 }
 
 TEST_F(ExportedProgramFile, OfOnnxNeedsOnnxRuntime) {
-  const test::TempDir folder;
-  put_python(folder.path(), fmt::format("exec '{}' -c '{}' \"$@\"", python_here(), kNoOnnxRuntime));
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  const FolderWithPython folder(
+      fmt::format("exec '{}' -c '{}' \"$@\"", python_here(), kNoOnnxRuntime));
   EXPECT_THAT(test::failure_of([&] { export_onnx(*model_, folder / "x.onnx", kScriptInfo); }),
               AllOf(HasSubstr(" has no onnxruntime: "), HasSubstr("-m pip install ")));
   EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
@@ -332,23 +320,20 @@ TEST_F(ExportedProgramFile, OfOnnxNeedsOnnxRuntime) {
 
 // Equal experts hide from the logits which of them a token selects.
 TEST_F(ExportedProgramFile, ThatRoutesOtherwiseIsNotWrittenThoughLogitsAreEqual) {
-  const auto tokens_choose = build_variant({.name = ""});
-  const auto experts_choose = build_variant({.name = "", .group_size = 17, .router = R"({"name":
+  const auto tokens_choose = build_variant({});
+  const auto experts_choose = build_variant({.group_size = 17, .router = R"({"name":
                      "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 3})"});
   for (const auto& model : {tokens_choose, experts_choose}) {
-    const torch::NoGradGuard no_grad;
     for (const auto& item : model->named_parameters()) {
-      at::Tensor value = item.value();
+      const at::Tensor value = item.value().detach();
       if (item.key().find(".experts.") != std::string::npos) value.copy_(value[0].clone());
     }
   }
-  const test::TempDir folder;
-  put_python(folder.path(),
-             fmt::format("sed -i -e 's/return self.weights_of_seen(logits)/&.flip([1])/' "
-                         "-e '/return .token/s/flatten(1)/&.flip([0])/g' "
-                         "\"$3/modeling.py\"\nexec '{}' \"$@\"",
-                         python_here()));
-  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  const FolderWithPython folder(
+      fmt::format("sed -i -e 's/return self.weights_of_seen(logits)/&.flip([1])/' "
+                  "-e '/return .token/s/flatten(1)/&.flip([0])/g' "
+                  "\"$3/modeling.py\"\nexec '{}' \"$@\"",
+                  python_here()));
   const auto expect_refused = [&](const auto write, const Model& model) {
     EXPECT_THAT(test::failure_of([&] { write(model, folder / "x", kScriptInfo, {}); }),
                 HasSubstr("computes another routing in MoE layer 0 than the network for "));
@@ -368,6 +353,10 @@ TEST_F(ExportedProgramFile, WithOtherLogitsIsNotWritten) {
                      "computes other logits than the network for ");
 }
 
+std::string program_failure(const fs::path& file) {
+  return test::failure_of([&] { ExportedProgram program(file); });
+}
+
 TEST_F(ExportedProgramFile, ThatIsDamagedIsRefusedBeforeItRuns) {
   std::string bytes = test::get(file_);
   const std::string whole = bytes;
@@ -375,11 +364,9 @@ TEST_F(ExportedProgramFile, ThatIsDamagedIsRefusedBeforeItRuns) {
   ASSERT_NE(weights, std::string::npos);
   bytes[weights + 200] ^= 1;
   test::put(file_, bytes);
-  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
-              HasSubstr("its checksum differs"));
+  EXPECT_THAT(program_failure(file_), HasSubstr("its checksum differs"));
   test::put(file_, whole.substr(0, whole.size() / 2));
-  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
-              HasSubstr("corrupt archive"));
+  EXPECT_THAT(program_failure(file_), HasSubstr("corrupt archive"));
 }
 
 TEST_F(ExportedProgramFile, WithAShortTensorIsRefusedBeforeItRuns) {
@@ -393,9 +380,7 @@ TEST_F(ExportedProgramFile, WithAShortTensorIsRefusedBeforeItRuns) {
       writer.writeRecord(name, content.get(), name == cut ? 4 : size);
     }
     writer.writeEndOfFile();
-    EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file); }),
-                HasSubstr("do not match its sizes"))
-        << cut;
+    EXPECT_THAT(program_failure(file), HasSubstr("do not match its sizes")) << cut;
   }
 }
 
@@ -405,8 +390,7 @@ TEST(ExportedProgram, WithoutAGraphIsRefusedBeforeItRuns) {
   caffe2::serialize::PyTorchStreamWriter writer((folder / "x.pt2").string());
   writer.writeRecord("models/model.json", graph.data(), graph.size());
   writer.writeEndOfFile();
-  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(folder / "x.pt2"); }),
-              HasSubstr("a corrupt program: "));
+  EXPECT_THAT(program_failure(folder / "x.pt2"), HasSubstr("a corrupt program: "));
 }
 
 TEST_F(ExportedProgramFile, OfAnotherProgramIsRefusedBeforeItRuns) {
@@ -422,8 +406,7 @@ TEST_F(ExportedProgramFile, OfAnotherProgramIsRefusedBeforeItRuns) {
   }
   test::put(file_, bytes);
   EXPECT_TRUE(is_exported_program(file_)) << "else its author would have to be trusted";
-  EXPECT_THAT(test::failure_of([&] { ExportedProgram program(file_); }),
-              HasSubstr("has no models/model.json"));
+  EXPECT_THAT(program_failure(file_), HasSubstr("has no models/model.json"));
   test::put(folder_ / "x.onnx", "x");
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder_ / "x.onnx"); }),
               HasSubstr("which ONNX Runtime runs"));

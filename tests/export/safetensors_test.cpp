@@ -15,7 +15,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::small_vmoe;
 
 const ExportInfo kInfo = testing::toy_info();
 

@@ -9,7 +9,6 @@
 #include "base/support.h"
 #include "export/torchscript_models.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/models/registry.h"
 
 namespace moesaic {
 namespace {
@@ -17,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::build_variant;
 using testing::forward;
+using testing::images_for;
 using testing::kScriptInfo;
-using testing::run;
 
 struct ImageTokenCase {
   std::string name, config;
@@ -29,25 +28,18 @@ void PrintTo(const ImageTokenCase& example, std::ostream* out) {
 
 /// A network of the configuration, with every parameter random, in evaluation.
 std::shared_ptr<Model> image_token_model(const std::string& config) {
-  const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
+  const auto model = testing::network_of(config);
   const torch::NoGradGuard no_grad;
   uint64_t seed = 1;
   for (auto& parameter : model->parameters()) {
-    parameter.add_(testing::randn(parameter.sizes().vec(), ++seed, torch::kFloat) * 0.2);
+    parameter.add_(randn(parameter.sizes().vec(), ++seed, torch::kFloat) * 0.2);
   }
   for (auto& buffer : model->buffers()) {
     if (buffer.is_floating_point()) {
-      buffer.copy_(testing::randn(buffer.sizes().vec(), ++seed, torch::kFloat).abs() + 0.5);
+      buffer.copy_(randn(buffer.sizes().vec(), ++seed, torch::kFloat).abs() + 0.5);
     }
   }
-  model->eval();
   return model;
-}
-
-at::Tensor images_for(const Model& model, int64_t batch) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), batch);
-  return testing::randn(shape, static_cast<uint64_t>(50 + batch), torch::kFloat);
 }
 
 class ImageTokenTorchScript : public ::testing::TestWithParam<ImageTokenCase> {};
@@ -57,7 +49,7 @@ TEST_P(ImageTokenTorchScript, EqualsTheFrameworkForAnyBatch) {
   torch::jit::Module script = to_torchscript(*model);
   for (const int64_t batch : {1, 7, 32, 0, 3}) {
     SCOPED_TRACE(batch);
-    const at::Tensor images = images_for(*model, batch);
+    const at::Tensor images = images_for(*model, batch, 50 + batch);
     expect_close(forward(script, images), run(*model, images).logits, 1e-5);
   }
   const TensorMap wanted = state_of(*model);
@@ -65,64 +57,59 @@ TEST_P(ImageTokenTorchScript, EqualsTheFrameworkForAnyBatch) {
   for (const auto& item : script.named_attributes()) count += wanted.contains(item.name) ? 1 : 0;
   EXPECT_EQ(count, wanted.size());
   const torch::NoGradGuard no_grad;
-  const at::Tensor images = images_for(*model, 3), before = forward(script, images);
+  const at::Tensor images = images_for(*model, 3, 53), before = forward(script, images);
   for (auto& parameter : model->parameters()) parameter.zero_();
   EXPECT_TRUE(at::equal(forward(script, images), before)) << "it shares the network's parameters";
 }
 
-constexpr const char* kClusters = R"({"name": "cluster-moe", "num_patches": 3, "width": 6,
+const std::string kClusters = R"({"name": "cluster-moe", "num_patches": 3, "width": 6,
     "num_experts": 4, "num_filters": 8, "init_scale": 1.0)";
-constexpr const char* kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
+const std::string kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
     "patch_size": [3, 2], "num_neurons": 3, "divisor": "selected")";
-constexpr const char* kWide =
+const std::string kWide =
     R"({"name": "wrn-pmoe", "image_size": 16, "widen_factor": 0.25, "num_classes": 3)";
-constexpr const char* kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
+const std::string kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
     "num_classes": 3, "width": 0.1, "num_experts": 3, "router": {"gate": "logit", "patch_size": 4})";
 
 INSTANTIATE_TEST_SUITE_P(
     Families, ImageTokenTorchScript,
     ::testing::Values(
-        ImageTokenCase{"clusters", kClusters + std::string(R"(, "router": {"gate": "logit"}})")},
-        ImageTokenCase{"pieces", kClusters + std::string(R"(, "activation": "celu",
+        ImageTokenCase{"clusters", kClusters + R"(, "router": {"gate": "logit"}})"},
+        ImageTokenCase{"pieces", kClusters + R"(, "activation": "celu",
                            "router": {"gate": "softmax_all", "width": 3,
-                                      "kept_experts": [0, 3]}})")},
-        ImageTokenCase{"mean_replacement", kClusters + std::string(R"(,
+                                      "kept_experts": [0, 3]}})"},
+        ImageTokenCase{"mean_replacement", kClusters + R"(,
                            "router": {"gate": "softmax_all", "num_selected_experts": 2,
-                                      "kept_experts": [0, 3], "mean_replacement": true}})")},
-        ImageTokenCase{"patches", kPatches + std::string(R"(})")},
-        ImageTokenCase{"patches_of_one",
-                       kPatches + std::string(R"(, "num_classes": 3, "output": "by_class",
+                                      "kept_experts": [0, 3], "mean_replacement": true}})"},
+        ImageTokenCase{"patches", kPatches + R"(})"},
+        ImageTokenCase{"patches_of_one", kPatches + R"(, "num_classes": 3, "output": "by_class",
                            "num_experts": 6, "router": {"num_selected_patches": 2, "gate": "one",
-                                                    "kept_experts": [0, 2, 5]}})")},
-        ImageTokenCase{"patches_alone",
-                       kPatches + std::string(R"(, "num_experts": 1, "router": null})")},
-        ImageTokenCase{"maps",
-                       kWide + std::string(R"(, "moe": {"router": {"num_selected_patches": 5}}})")},
-        ImageTokenCase{"maps_pruned",
-                       kWide + std::string(R"(, "moe": {"patch_size": 2, "kernel_size": 3,
-                           "router": {"num_selected_patches": 2, "kept_experts": [1, 2]}}})")},
+                                                    "kept_experts": [0, 2, 5]}})"},
+        ImageTokenCase{"patches_alone", kPatches + R"(, "num_experts": 1, "router": null})"},
+        ImageTokenCase{"maps", kWide + R"(, "moe": {"router": {"num_selected_patches": 5}}})"},
+        ImageTokenCase{"maps_pruned", kWide + R"(, "moe": {"patch_size": 2, "kernel_size": 3,
+                           "router": {"num_selected_patches": 2, "kept_experts": [1, 2]}}})"},
         ImageTokenCase{
             "maps_of_two",
             R"({"name": "wrn-pmoe", "image_size": 24, "widen_factor": 0.25, "num_classes": 2,
                            "moe": {"patch_size": 2, "kernel_size": 3, "router": {"num_selected_patches": 2}}})"},
-        ImageTokenCase{"maps_alone", kWide + std::string(R"(, "moe": null})")},
-        ImageTokenCase{"noisy", kClusters + std::string(R"(, "activation": "identity",
-                           "router": {"gate": "logit", "noise_in_evaluation": true}})")},
-        ImageTokenCase{"as_printed",
-                       kClusters + std::string(R"(, "has_scalar_output": true, "bias": false,
+        ImageTokenCase{"maps_alone", kWide + R"(, "moe": null})"},
+        ImageTokenCase{"noisy", kClusters + R"(, "activation": "identity",
+                           "router": {"gate": "logit", "noise_in_evaluation": true}})"},
+        ImageTokenCase{"as_printed", kClusters + R"(, "has_scalar_output": true, "bias": false,
                            "router": {"gate": "softmax_all", "gate_noise": false,
-                                      "noise_in_evaluation": false}})")},
+                                      "noise_in_evaluation": false}})"},
         ImageTokenCase{"as_printed_rerouted",
-                       kClusters + std::string(R"(, "has_scalar_output": true, "bias": false,
+                       kClusters + R"(, "has_scalar_output": true, "bias": false,
                            "router": {"gate": "softmax_all", "gate_noise": false,
                                       "pruned_selection": "reroute", "kept_experts": [0, 3],
-                                      "noise_in_evaluation": false}})")},
+                                      "noise_in_evaluation": false}})"},
         ImageTokenCase{"one_filter_network",
                        R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 1,
                            "num_filters": 8, "router": null, "activation": "relu"})"},
-        ImageTokenCase{"cnn", kImages + std::string(R"(, "expert": "cnn"})")},
-        ImageTokenCase{"resnet18", kImages + std::string(R"(, "expert": "resnet18"})")},
-        ImageTokenCase{"mobilenetv2", kImages + std::string(R"(, "expert": "mobilenetv2"})")},
+        ImageTokenCase{"cnn", kImages + R"(, "expert": "cnn"})"},
+        ImageTokenCase{"resnet18", kImages + R"(, "expert": "resnet18"})"},
+        ImageTokenCase{"mobilenetv2", kImages + R"(, "expert": "mobilenetv2"})"},
         ImageTokenCase{"one_network",
                        R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3,
                            "width": 0.1, "num_experts": 1, "router": null, "expert": "resnet18"})"}),
@@ -146,27 +133,26 @@ for file, data in zip(sys.argv[1::2], sys.argv[2::2]):
 )";
 
 TEST(ExportTorchScript, StockPythonRunsIt) {
-  const std::string python = testing::python_here();
-  if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+  NEEDS_PYTHON();
   const test::TempDir folder;
   const std::vector<std::shared_ptr<Model>> models = {
-      build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}}),
+      build_variant({.capacity_factor = 0.7, .kept = {0, 2, 4}}),
       build_variant(
-          {.name = "",
-           .router = R"({"dispatcher": {"capacity_factor": 0.5, "batch_priority": true}})"}),
-      build_variant({.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+          {.router = R"({"dispatcher": {"capacity_factor": 0.5, "batch_priority": true}})"}),
+      build_variant({.router = R"({"name": "NoisyTopItemsPerExpertRouter",
                            "dispatcher": {"capacity_factor": 1.0}})"}),
-      build_variant({.name = "", .members = 3}),
-      build_variant({.name = "", .router = R"({"noise": "always", "noise_std": 1.0})"}),
-      image_token_model(kClusters + std::string(R"(, "router": {"gate": "logit"}})")),
-      image_token_model(kImages + std::string(R"(, "expert": "resnet18"})"))};
+      build_variant({.members = 3}),
+      build_variant({.router = R"({"noise": "always", "noise_std": 1.0})"}),
+      image_token_model(kClusters + R"(, "router": {"gate": "logit"}})"),
+      image_token_model(kImages + R"(, "expert": "resnet18"})")};
   test::put(folder / "check.py", kPythonCheck);
-  std::string command = fmt::format("'{}' -W ignore '{}'", python, (folder / "check.py").string());
+  std::string command =
+      fmt::format("'{}' -W ignore '{}'", testing::python_here(), (folder / "check.py").string());
   for (size_t i = 0; i < models.size(); ++i) {
     const fs::path file = folder / fmt::format("{}.pt", i), data = folder / fmt::format("{}.in", i);
     export_torchscript(*models[i], file, kScriptInfo);
     torch::jit::Module given("given");
-    const at::Tensor images = images_for(*models[i], 6);
+    const at::Tensor images = images_for(*models[i], 6, 56);
     given.register_buffer("images", images);
     given.register_buffer("logits", run(*models[i], images).logits);
     given.save(data.string());

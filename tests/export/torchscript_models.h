@@ -2,6 +2,7 @@
 // Networks whose TorchScript forms are tested.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <torch/script.h>
 
 #include <cstdlib>
@@ -15,7 +16,13 @@
 #include "export/toy_info.h"
 #include "moesaic/config/document.h"
 #include "moesaic/export/formats.h"
+#include "support/models.h"
 #include "support/small_vmoe.h"
+
+#define NEEDS_PYTHON()                                       \
+  if (::moesaic::testing::python_here().empty()) {           \
+    GTEST_SKIP() << "MOESAIC_VENV has no Python with torch"; \
+  }
 
 namespace moesaic::testing {
 
@@ -31,12 +38,25 @@ inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) 
   return script.forward({images}).toTensor();
 }
 
+/// The network of a configuration in JSON, in evaluation.
+inline std::shared_ptr<Model> network_of(const std::string& config) {
+  auto model = model_from(config);
+  model->eval();
+  return model;
+}
+
+inline at::Tensor images_for(const Model& model, int64_t batch, uint64_t seed) {
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), batch);
+  return randn(shape, seed, torch::kFloat);
+}
+
 inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids,
                             bool mean_replacement = false) {
   for (MoEBlock& block : model.moe_blocks()) {
-    const at::Tensor means =
-        mean_replacement ? randn({block.layer->options().num_experts, 12}, 31, torch::kFloat)
-                         : at::Tensor();
+    at::Tensor means;
+    if (mean_replacement)
+      means = randn({block.layer->options().num_experts, 12}, 31, torch::kFloat);
     block.layer->keep_experts(ids, means);
   }
 }

@@ -7,15 +7,13 @@ namespace moesaic::testing {
 
 /// Facts of a network that takes gray images.
 inline ExportInfo toy_info() {
-  InputSpec input;
-  input.dataset = "toys";
-  input.input_size = {1, 8, 8};
-  input.rescale_factor = 1.0 / 255.0;
-  input.mean = {0.5};
-  input.std = {0.25};
-  input.channel_order = "gray";
-  input.classes = {"a", "b", "c", "d", "e"};
-  return {input};
+  return {{.dataset = "toys",
+           .input_size = {1, 8, 8},
+           .rescale_factor = 1.0 / 255.0,
+           .mean = {0.5},
+           .std = {0.25},
+           .channel_order = "gray",
+           .classes = {"a", "b", "c", "d", "e"}}};
 }
 
 }  // namespace moesaic::testing

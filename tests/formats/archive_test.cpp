@@ -29,8 +29,7 @@ class Archive : public ::testing::Test {
   }
 
   std::string refusal(const std::vector<TarEntry>& entries, const UnpackLimits& limits = {}) {
-    std::string message =
-        test::error_of(ErrorKind::failure, [&] { unpack(tar_bytes(entries), limits); });
+    std::string message = test::failure_of([&] { unpack(tar_bytes(entries), limits); });
     EXPECT_THAT(message, HasSubstr(archive_.string()));
     // Nothing may ever lie beside the folder.
     EXPECT_THAT(folder_.names(), ElementsAre("archive.tar", "outside", "target"));
@@ -71,14 +70,14 @@ TEST_F(Archive, NothingLeadsOutOfTheFolder) {
 TEST_F(Archive, ALinkThatIsThereIsNotWrittenThrough) {
   test::fs::create_symlink(folder_.path() / "outside", target_ / "a");
   test::write_file(archive_, tar_bytes({{"a", {1}}}));
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack_archive(archive_, target_); }),
+  EXPECT_THAT(test::failure_of([&] { unpack_archive(archive_, target_); }),
               HasSubstr((target_ / "a").string()));
   EXPECT_EQ(test::read_file(folder_.path() / "outside"), Bytes{'o'});
 }
 
 TEST_F(Archive, ANameComesOnce) {
   test::write_file(archive_, tar_bytes({{"a", {1}}, {"a", {2}}}));
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack_archive(archive_, target_); }),
+  EXPECT_THAT(test::failure_of([&] { unpack_archive(archive_, target_); }),
               HasSubstr((target_ / "a").string()));
   EXPECT_EQ(test::read_file(target_ / "a"), Bytes{1});
 }
@@ -93,19 +92,16 @@ TEST_F(Archive, LimitsHold) {
 TEST_F(Archive, DamageIsFound) {
   Bytes bytes = tar_bytes({{"a", Bytes(5000, 7)}});
   Bytes cut(bytes.begin(), bytes.begin() + 2000);
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(cut); }),
+  EXPECT_THAT(test::failure_of([&] { unpack(cut); }),
               AllOf(HasSubstr(archive_.string()), HasSubstr("'a'")));
   test::fs::remove_all(target_);
   test::fs::create_directories(target_);
   bytes[0] ^= 1;  // the header's checksum no longer fits
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(bytes); }),
-              HasSubstr(archive_.string()));
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(Bytes(3000, 'x')); }),
-              HasSubstr(archive_.string()));
+  EXPECT_THAT(test::failure_of([&] { unpack(bytes); }), HasSubstr(archive_.string()));
+  EXPECT_THAT(test::failure_of([&] { unpack(Bytes(3000, 'x')); }), HasSubstr(archive_.string()));
   Bytes packed = test::gzip_bytes(tar_bytes({{"a", Bytes(5000, 7)}}));
   packed.resize(packed.size() / 2);
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { unpack(packed); }),
-              HasSubstr(archive_.string()));
+  EXPECT_THAT(test::failure_of([&] { unpack(packed); }), HasSubstr(archive_.string()));
 }
 
 TEST_F(Archive, NamesAreSaidOnOneLine) {

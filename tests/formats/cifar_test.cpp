@@ -22,7 +22,7 @@ Bytes batch(int64_t count, int64_t label_bytes, uint8_t first) {
 class Cifar : public ::testing::Test {
  protected:
   std::string error(int64_t bytes) {
-    return test::error_of(ErrorKind::failure, [&] {
+    return test::failure_of([&] {
       cifar::Records records;
       cifar::read(path_, bytes, {}, records);
     });

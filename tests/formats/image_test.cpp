@@ -22,7 +22,7 @@ using test::JpegKind;
 using test::plain_png_bytes;
 
 std::string failure_of_image(const Bytes& bytes) {
-  return test::error_of(ErrorKind::failure, [&] { test::decode_image(bytes); });
+  return test::failure_of([&] { test::decode_image(bytes); });
 }
 
 std::span<const uint8_t> decode_golden(const safetensors::File& file, const std::string& name) {
@@ -138,9 +138,7 @@ TEST(Image, DamageOutsideThePartOfAJpegIsFound) {
   };
   for (const size_t lacks : {3u, 40u, 400u}) {
     const Bytes cut(whole.begin(), whole.end() - static_cast<long>(lacks));
-    EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { read_top(cut); }),
-                HasSubstr("Premature end"))
-        << lacks;
+    EXPECT_THAT(test::failure_of([&] { read_top(cut); }), HasSubstr("Premature end")) << lacks;
   }
   EXPECT_THAT(read_top(Bytes(whole.begin(), whole.end() - 2)), HasSubstr("its end marker"));
   EXPECT_EQ(read_top(whole), "");
@@ -212,7 +210,7 @@ TEST(Image, TheLimitOnPixelsIsPillowsOrASetting) {
   const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "255");
   EXPECT_THAT(failure_of_image(png), HasSubstr("16 x 16 pixels are more than the 255 that"));
   const test::ScopedEnv none("MOESAIC_MAX_PIXELS", "1e9");
-  EXPECT_THAT(test::error_of(ErrorKind::usage, [&] { test::decode_image(png); }),
+  EXPECT_THAT(test::usage_of([&] { test::decode_image(png); }),
               HasSubstr("must be a number of pixels, e.g. 178956970, found '1e9'"));
 }
 

@@ -12,7 +12,7 @@ using test::jpeg_bytes;
 using test::JpegKind;
 
 std::string failure_of_decoding(const Bytes& bytes) {
-  return test::error_of(ErrorKind::failure, [&] {
+  return test::failure_of([&] {
     const auto decoder = open_jpeg(bytes);
     std::vector<uint8_t> rgb;
     decoder->decode(1, rgb);

@@ -81,8 +81,8 @@ class RunGpu : public ProgramTest {
     return run_command({"bash", "-c", run(arguments, "export MOESAIC_DEVICE=cuda;")});
   }
 
-  std::vector<std::string> results() const {
-    std::vector<std::string> names;
+  Strings results() const {
+    Strings names;
     for (const auto& entry : fs::directory_iterator(path("out"))) {
       names.push_back(entry.path().filename().string());
     }
@@ -125,13 +125,12 @@ TEST_F(RunGpu, ReportsEveryStageInOneLineAndNoneStopsTheOthers) {
   EXPECT_EQ(read_text(path("out/summary.txt")), result.out);
   EXPECT_THAT(read_text(path("out/bench.txt")), HasSubstr("gpu/operators  0.1  0.2 ms\n"))
       << "a row from before the time limit";
-  EXPECT_EQ(results(),
-            (std::vector<std::string>{"bench.txt", "machine.txt", "peers.txt", "sanitizers.txt",
-                                      "summary.txt", "tests.txt", "train.json", "train.txt"}));
+  EXPECT_EQ(results(), (Strings{"bench.txt", "machine.txt", "peers.txt", "sanitizers.txt",
+                                "summary.txt", "tests.txt", "train.json", "train.txt"}));
 }
 
 TEST_F(RunGpu, SucceedsOnlyIfEveryStagePassed) {
-  EXPECT_EQ(run_all("machine train peers").exit_code, 0);
+  must_succeed(run_all("machine train peers"));
   const auto without = run_command({"bash", "-c", run("bench", "export MOESAIC_DEVICE=cpu;")});
   EXPECT_EQ(without.exit_code, 1);
   expect_stage(without.out, "bench", "not run", "there is no GPU");
@@ -174,8 +173,7 @@ TEST_F(RunGpu, SaysInOneLineWhichTorchIsMissing) {
   expect_one_line_error(start(torch), 1,
                         "needs LibTorch 2.11, " + text_path("torch") + " is LibTorch 2.10.0");
   write_torch("2.11.0");
-  const auto started = start(torch);
-  EXPECT_EQ(started.exit_code, 0) << started.err;
+  const auto started = must_succeed(start(torch));
   EXPECT_TRUE(started.out.starts_with(text_path("torch/lib"))) << started.out;
   EXPECT_TRUE(started.out.ends_with(" list models\n")) << started.out;
   fs::remove(path("torch/lib/libtorch_cuda.so"));

@@ -38,7 +38,7 @@ class ClassNames : public ProgramTest {
   }
 
   /// Eight images of one colour a class and split.
-  void make_images(const std::string& folder, const std::vector<std::string>& classes) const {
+  void make_images(const std::string& folder, const Strings& classes) const {
     for (size_t c = 0; c < classes.size(); ++c) {
       std::array<uint8_t, 3> colour = {};
       colour[c] = 250;
@@ -51,23 +51,20 @@ class ClassNames : public ProgramTest {
       }
     }
   }
-  ProgramResult train(const std::string& out, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words = {"train", text_path("recipe.json"), "--out", text_path(out),
-                                      "phases.0.data=" + text_path("data")};
-    words.insert(words.end(), more.begin(), more.end());
-    return run_program(words);
+  ProgramResult train(const std::string& out, const Strings& more = {}) const {
+    return run_program(joined({"train", text_path("recipe.json"), "--out", text_path(out),
+                               "phases.0.data=" + text_path("data")},
+                              more));
   }
-  double accuracy(const std::string& data, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words = {"eval", text_path("run"), "--data", data, "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const ProgramResult result = run_program(words);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return result.exit_code == 0 ? result.json()["accuracy"].get<double>() : -1.0;
+  double accuracy(const std::string& data, const Strings& more = {}) const {
+    return must_succeed(joined({"eval", text_path("run"), "--data", data, "--json"}, more))
+        .json()["accuracy"]
+        .get<double>();
   }
 };
 
 TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
-  ASSERT_EQ(train("run").exit_code, 0);
+  must_succeed(train("run"));
   ASSERT_EQ(accuracy(text_path("data")), 100.0);
   write("turned.json", R"({"name": "turned", "format": "image_folder", "paths": ["./data"],
       "classes": ["ship", "dog", "cat"], "mean": [0.485, 0.456, 0.406],
@@ -85,7 +82,7 @@ TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
 TEST_F(ClassNames, ThatLookAlikeAreToldApartWherePeopleReadThem) {
   fs::remove_all(path("data"));
   make_images("data", {"cat", "caf\u00e9", "cafe\u0301"});
-  ASSERT_EQ(train("run").exit_code, 0);
+  must_succeed(train("run"));
   const std::string image = text_path("data/val/cat/0.png");
   const auto shown = run_program({"predict", text_path("run"), image});
   EXPECT_THAT(shown.out,
@@ -98,15 +95,12 @@ TEST_F(ClassNames, ThatLookAlikeAreToldApartWherePeopleReadThem) {
 }
 
 TEST_F(ClassNames, AreThoseOfTheDataOnlyWithANewHead) {
-  ASSERT_EQ(train("run").exit_code, 0);
+  must_succeed(train("run"));
   make_images("other", {"apple", "bird", "cow"});
-  const std::vector<std::string> more = {"init=" + text_path("run"), "phases.0.steps=2",
-                                         "phases.0.data=" + text_path("other")};
+  const Strings more = {"init=" + text_path("run"), "phases.0.steps=2",
+                        "phases.0.data=" + text_path("other")};
   expect_refused(train("tuned", more), 2, "\"new_head\": true");
-  std::vector<std::string> headed = more;
-  headed.emplace_back("phases.0.on_entry.new_head=true");
-  const ProgramResult tuned = train("tuned", headed);
-  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  must_succeed(train("tuned", joined(more, {"phases.0.on_entry.new_head=true"})));
 }
 
 TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
@@ -124,7 +118,7 @@ TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
 }
 
 TEST_F(ClassNames, ThatChangeBetweenAStopAndItsResumeEndIt) {
-  ASSERT_EQ(train("run").exit_code, 0);
+  must_succeed(train("run"));
   fs::remove_all(path("run/checkpoints/train"));
   for (const char* split : {"data/train", "data/val"}) {
     fs::rename(path(split) / "ship", path(split) / "aardvark");

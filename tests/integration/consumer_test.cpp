@@ -2,11 +2,11 @@
 // Installs the build into a folder of its own and lets a user's project find it there.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
 
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "integration/served.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -14,33 +14,22 @@ namespace {
 class Consumer : public ProgramTest {};
 
 TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a program built without sanitizers cannot load a library that has them";
-#endif
+  SKIP_WITH_SANITIZER("a program built without sanitizers cannot load a library that has them");
   const std::string prefix = text_path("installed");
-  const auto installed = run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix});
-  ASSERT_EQ(installed.exit_code, 0) << installed.err;
-  const auto configured = run_command(
-      {"cmake", "-S", source_path("tests/consumer"), "-B", text_path("build"), "-G", "Ninja",
-       "-DCMAKE_BUILD_TYPE=Debug", "-Dmoesaic_DIR=" + prefix + "/lib/cmake/moesaic"});
-  ASSERT_EQ(configured.exit_code, 0) << configured.out << configured.err;
-  const auto built = run_command({"cmake", "--build", text_path("build")});
-  ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
-  const auto result = run_command({text_path("build") + "/consumer"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
-  const auto readme = run_command({text_path("build") + "/readme"});
-  EXPECT_EQ(readme.exit_code, 0) << readme.err;
+  must_succeed(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}));
+  must_succeed(run_command({"cmake", "-S", source_path("tests/consumer"), "-B", text_path("build"),
+                            "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
+                            "-Dmoesaic_DIR=" + prefix + "/lib/cmake/moesaic"}));
+  must_succeed(run_command({"cmake", "--build", text_path("build")}));
+  const auto result = must_succeed(run_command({text_path("build") + "/consumer"}));
+  EXPECT_THAT(result.out, HasSubstr("rows computed after pruning"));
+  must_succeed(run_command({text_path("build") + "/readme"}));
   expect_quoted("README.md", "tests/consumer/readme.cpp", "cpp", "#include");
-  const auto operators = run_command({text_path("build") + "/operators"});
-  EXPECT_EQ(operators.exit_code, 0) << operators.err;
+  const auto operators = must_succeed(run_command({text_path("build") + "/operators"}));
   expect_quoted("docs/exporting.md", "tests/consumer/serve.cpp", "cpp", "#include");
   if (have_fashion_mnist()) {
     const std::string script = text_path("model.ts.pt");
-    ASSERT_EQ(
-        run_program({"export", smoke_run().string(), "--format", "torchscript", "--out", script})
-            .exit_code,
-        0);
+    must_succeed({"export", smoke_run().string(), "--format", "torchscript", "--out", script});
     const auto served = run_command({text_path("build") + "/serve", script});
     EXPECT_EQ(served.out, "[8, 3]\n") << served.err;
   }
@@ -66,11 +55,10 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
 
 TEST_F(Consumer, TheInstalledProgramFindsItsRecipes) {
   const std::string prefix = text_path("installed");
-  ASSERT_EQ(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}).exit_code,
-            0);
-  const auto result = run_command({prefix + "/bin/moesaic", "list", "recipes", "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.out.find(prefix), std::string::npos) << result.out;
+  must_succeed(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}));
+  const auto result =
+      must_succeed(run_command({prefix + "/bin/moesaic", "list", "recipes", "--json"}));
+  EXPECT_THAT(result.out, HasSubstr(prefix));
 }
 
 }  // namespace

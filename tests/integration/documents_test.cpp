@@ -2,7 +2,6 @@
 // A stranger's documents of JSON, wherever one is read: too deep, of too many keys or too long,
 // they end in one line, in memory in proportion.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "integration/program.h"
@@ -10,6 +9,7 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -51,7 +51,7 @@ class Documents : public ProgramTest {
 
   /// Runs all subcommands that read a network.
   void expect_refused(const std::string& network, const std::string& text) const {
-    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+    for (const Strings& command : std::vector<Strings>{
              {"inspect", network},
              {"eval", network, "--data", "clusters-setting1"},
              {"predict", network, "--input", exported_images(), "--output", text_path("out")},
@@ -101,8 +101,7 @@ TEST_F(Documents, ManyKeysAreRead) {
   keys += "}";
   ASSERT_LT(keys.size(), kMaxDocumentBytes);
   const ProgramResult found =
-      run_program({"inspect", checkpoint("{\"model\": {}}", keys), "--json"});
-  EXPECT_EQ(found.exit_code, 0) << found.err;
+      must_succeed({"inspect", checkpoint("{\"model\": {}}", keys), "--json"});
   EXPECT_EQ(found.json().at("state").size(), 60'001U);
 }
 
@@ -112,11 +111,10 @@ TEST_F(Documents, ARunsAndAnExperimentsAreBoundedToo) {
   write("run/.lock", "");
   const ProgramResult train =
       run_program({"train", smoke_recipe(), "--out", text_path("run"), "--resume"});
-  EXPECT_NE(train.err.find("config.json:1:201: "), std::string::npos) << train.err;
+  EXPECT_THAT(train.err, HasSubstr("config.json:1:201: "));
   EXPECT_EQ(train.exit_code, 1);
   write("description.json", nested(100'000));
-  expect_one_line_error(run_program({"data", "verify", text_path("description.json")}), 2,
-                        "description.json:1:201: ");
+  expect_usage_error({"data", "verify", text_path("description.json")}, "description.json:1:201: ");
 }
 
 TEST_F(Documents, CommandsOfTerminalsAreNotPrinted) {
@@ -133,14 +131,14 @@ TEST_F(Documents, CommandsOfTerminalsAreNotPrinted) {
   const std::string program =
       fmt::format("'{}' inspect '{}'", MOESAIC_PROGRAM, text_path("t.safetensors"));
   const ProgramResult piped = run_command({"sh", "-c", program});
-  EXPECT_NE(piped.out.find("w\\x1b[31m"), std::string::npos) << piped.err;
-  EXPECT_NE(piped.out.find("v\\nw\\xe2\\x80\\xae"), std::string::npos) << piped.out;
+  EXPECT_THAT(piped.out, HasSubstr("w\\x1b[31m"));
+  EXPECT_THAT(piped.out, HasSubstr("v\\nw\\xe2\\x80\\xae"));
   if (run_command({"sh", "-c", "command -v script"}).exit_code != 0) {
     GTEST_SKIP() << "needs script, of util-linux, for a terminal";
   }
   const ProgramResult shown = run_command({"script", "-qec", program, "/dev/null"});
-  EXPECT_NE(shown.out.find("w\\x1b[31m"), std::string::npos) << shown.out;
-  EXPECT_EQ(shown.out.find("w\x1b[31m"), std::string::npos) << shown.out;
+  EXPECT_THAT(shown.out, HasSubstr("w\\x1b[31m"));
+  EXPECT_THAT(shown.out, Not(HasSubstr("w\x1b[31m")));
 }
 
 TEST_F(Documents, NamesAndRangesOfShardsAreBounded) {
@@ -151,9 +149,8 @@ TEST_F(Documents, NamesAndRangesOfShardsAreBounded) {
     return text_path("shards.json");
   };
   const std::string long_name = "a." + std::string(300'000, 'b') + ".tar";
-  expect_one_line_error(
-      run_program({"data", "fetch", describe("{\"name\": \"" + long_name + "\"}")}), 2,
-      "of at most 255 bytes, not 'a.bbb");
+  expect_usage_error({"data", "fetch", describe("{\"name\": \"" + long_name + "\"}")},
+                     "of at most 255 bytes, not 'a.bbb");
   std::string ranges;
   for (const char* letter : {"a", "b", "c", "d"}) {
     ranges += fmt::format("{}{{\"name\": \"{}{{000000..999999}}.tar\"}}",

@@ -14,28 +14,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns options with which a call on a file below `place` fails; those of any run without a
+/// fault.
+ProgramOptions with_fault(const std::string& fault, const fs::path& place) {
+  if (fault.empty()) return {};
+  return {
+      .environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
+                      fmt::format("MOESAIC_FAULT={}:{}", fault, fs::canonical(place).string())}};
+}
+
 class ProgramFaults : public ProgramTest {
  protected:
   /// Trains three steps more of a small run, in which a call on a file below `folder` fails.
   ProgramResult resume(const std::string& fault, const fs::path& folder) const {
-    ProgramOptions options;
-    if (!fault.empty()) {
-      options.environment = {
-          std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
-          fmt::format("MOESAIC_FAULT={}:{}", fault, fs::canonical(folder).string())};
-    }
-    const std::string recipe =
-        (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
-    return run_program(
-        {"train", recipe, "phases.train.steps=6", "--out", text_path("run"), "--resume"}, options);
+    return run_program({"train", recipe("clusters/recipes/smoke.json"), "phases.train.steps=6",
+                        "--out", text_path("run"), "--resume"},
+                       with_fault(fault, folder));
   }
 };
 
 TEST_F(ProgramFaults, ACheckpointThatCannotBeReadIsOneLineAndStays) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
-#endif
-  ASSERT_EQ(resume("", path("")).exit_code, 0);
+  SKIP_WITH_SANITIZER("AddressSanitizer wants to be the first library");
+  must_succeed(resume("", path("")));
   const fs::path step = path("run") / "checkpoints/step_6";
   for (const char* error : {"EIO", "ESTALE", "EMFILE", "EACCES", "ENOMEM"}) {
     for (int n = 2; n < 6; ++n) {  // The first call only asks what to read.
@@ -44,21 +44,16 @@ TEST_F(ProgramFaults, ACheckpointThatCannotBeReadIsOneLineAndStays) {
       ASSERT_TRUE(fs::exists(step / "MANIFEST.json"));
     }
   }
-  EXPECT_EQ(resume("", path("")).exit_code, 0);
+  must_succeed(resume("", path("")));
 }
 
 TEST_F(ProgramFaults, AMappedFileThatGetsShorterIsOneLine) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
-#endif
+  SKIP_WITH_SANITIZER("AddressSanitizer wants to be the first library");
   const std::string header = R"({"w":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})";
   write("a.safetensors", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') +
                              header + std::string(100000, '\1'));
   const std::string file = fs::canonical(path("a.safetensors")).string();
-  ProgramOptions options;
-  options.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
-                         fmt::format("MOESAIC_FAULT=close:1:empty:{}", file)};
-  expect_one_line_error(run_program({"inspect", file}, options), 1,
+  expect_one_line_error(run_program({"inspect", file}, with_fault("close:1:empty", file)), 1,
                         file + ": cannot be read any more; it got shorter, or its disk failed");
 }
 
@@ -88,12 +83,8 @@ class ImageFaults : public ProgramTest {
 
   fs::path image() const { return fs::canonical(path("images/train/a/4.png")); }
   ProgramResult train(const std::string& out, const std::string& fault = "") const {
-    ProgramOptions options;
-    if (!fault.empty()) {
-      options.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
-                             fmt::format("MOESAIC_FAULT={}:{}", fault, image().string())};
-    }
-    return run_program({"train", text_path("run.json"), "--out", text_path(out)}, options);
+    return run_program({"train", text_path("run.json"), "--out", text_path(out)},
+                       with_fault(fault, image()));
   }
   std::string bits(const std::string& run) const {
     std::string all;
@@ -105,25 +96,19 @@ class ImageFaults : public ProgramTest {
 };
 
 TEST_F(ImageFaults, OneThatPassesChangesNoBit) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
-#endif
-  ASSERT_EQ(train("whole").exit_code, 0);
-  const std::vector<std::string> faults = {"open:1:EIO", "read:1:EIO", "open:2:ESTALE"};
-  for (size_t i = 0; i < faults.size(); ++i) {
-    const std::string run = fmt::format("run-{}", i);
-    const auto result = train(run, faults[i]);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
+  SKIP_WITH_SANITIZER("AddressSanitizer wants to be the first library");
+  must_succeed(train("whole"));
+
+  for (const std::string fault : {"open:1:EIO", "read:1:EIO", "open:2:ESTALE"}) {
+    const auto result = must_succeed(train(fault, fault));
     EXPECT_THAT(result.err, AllOf(HasSubstr(image().filename().string() + ": cannot "),
                                   HasSubstr("; retrying in 0.1 s"), Not(HasSubstr("replaces it"))));
-    EXPECT_TRUE(bits(run) == bits("whole")) << faults[i];
+    EXPECT_TRUE(bits(fault) == bits("whole")) << fault;
   }
 }
 
 TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
-#endif
+  SKIP_WITH_SANITIZER("AddressSanitizer wants to be the first library");
   const auto result =
       train("run", "open:2+:EIO");  // The first is for the run's record of its data.
   EXPECT_EQ(result.exit_code, 1);
@@ -144,8 +129,7 @@ TEST_F(ImageFaults, AReaderThatClosesThePipeStopsTheRunAsASignalDoes) {
                    "phases.0.evaluate=true", "--out", text_path("run")});
   EXPECT_EQ(result.exit_code, 128 + SIGPIPE) << result.out << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << result.out;
-  const auto kept = run_program({"inspect", text_path("run")});
-  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  must_succeed({"inspect", text_path("run")});
 }
 
 }  // namespace

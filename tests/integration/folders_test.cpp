@@ -39,14 +39,13 @@ class Folders : public ProgramTest {
       }
     }
   }
-  ProgramResult train(const std::string& out) const {
-    return run_program({"train", text_path("run.json"), "--out", text_path(out)}, options_);
+  ProgramResult train(const std::string& out, const Strings& more = {}) const {
+    return run_program(joined({"train", text_path("run.json"), "--out", text_path(out)}, more),
+                       options_);
   }
-  nlohmann::json json_of(std::vector<std::string> command) const {
+  nlohmann::json json_of(Strings command) const {
     command.emplace_back("--json");
-    const ProgramResult result = run_program(command, options_);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return result.json();
+    return must_succeed(command, options_).json();
   }
   /// Per cent of the test images that predict() names right.
   double predicted_accuracy(const std::string& run) const {
@@ -87,18 +86,14 @@ TEST_F(Folders, OfPhotosAreRotatedByExifInEveryVerbOrInNone) {
     const std::string habit = orientation == std::string("stored") ? "stored" : "upright";
     recipe(R"("image_size": 16, "channels": 3)",
            fmt::format(R"({{"size": 16, "orientation": "{}"}})", orientation));
-    const ProgramResult trained = train(orientation);
-    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    must_succeed(train(orientation));
     expect_agreement(orientation);
     EXPECT_EQ(accuracy(orientation, "images/"), 100.0) << orientation;
     const double unturned = accuracy(orientation, "as-stored/");
     EXPECT_TRUE(habit == "stored" ? unturned == 100.0 : unturned <= 50.0)
         << orientation << ": " << unturned;
     const std::string out = text_path(fmt::format("export-{}", orientation));
-    ASSERT_EQ(
-        run_program({"export", text_path(orientation), "--format", "safetensors", "--out", out})
-            .exit_code,
-        0);
+    must_succeed({"export", text_path(orientation), "--format", "safetensors", "--out", out});
     const Bytes text = test::read_file(fs::path(out) / "preprocess.json");
     EXPECT_EQ(nlohmann::json::parse(text).at("orientation"), habit);
   }
@@ -117,13 +112,11 @@ TEST_F(Folders, AreResumedWithTheOrientationThatTheyBeganWith) {
   images("jpg", [](int i) { return test::turned_jpeg_bytes(16 + i, 40, test::JpegKind::noise); });
   const std::string model = R"("image_size": 16, "channels": 3)";
   recipe(model, R"({"size": 16, "orientation": "stored"})");
-  ASSERT_EQ(train("run").exit_code, 0);
+  must_succeed(train("run"));
   const fs::path kept = path("run/config.json");
   const auto config = [&] { return nlohmann::ordered_json::parse(test::read_file(kept)); };
   const auto resume = [&] {
-    const ProgramResult resumed = run_program(
-        {"train", text_path("run.json"), "--out", text_path("run"), "--resume"}, options_);
-    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    must_succeed(train("run", {"--resume"}));
     EXPECT_EQ(config()["phases"][0]["preprocess"]["orientation"], "stored");
   };
   recipe(model, R"({"size": 16})");
@@ -141,13 +134,10 @@ TEST_F(Folders, OfGreyImagesFeedANetworkOfOneChannel) {
     return test::plain_png_bytes(16, 16, {shade, shade, shade});
   });
   recipe(R"("image_size": 16, "channels": 1)", R"({"size": 16})");
-  const ProgramResult trained = train("grey");
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const ProgramResult trained = must_succeed(train("grey"));
   EXPECT_THAT(trained.err, HasSubstr("become grey, since the network has one channel"));
   expect_agreement("grey");
-  const ProgramResult elsewhere =
-      run_program({"eval", text_path("grey"), "--data", text_path("images/")}, options_);
-  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+  must_succeed({"eval", text_path("grey"), "--data", text_path("images/")}, options_);
 }
 
 TEST_F(Folders, OfColoursThatADefaultMakesGreyAreWarnedOf) {
@@ -176,8 +166,7 @@ TEST_F(Folders, FeedANetworkOfTwoSides) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("preprocess.size=[16,24] resizes them"));
   recipe(R"("image_size": [16, 24], "channels": 3)", R"({"size": [16, 24], "central_crop": 0.9})");
-  const ProgramResult trained = train("wide");
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  must_succeed(train("wide"));
   expect_agreement("wide");
 }
 
@@ -189,15 +178,12 @@ TEST_F(Folders, MeanOfBytesIsRefusedWithTheUnit) {
 }
 
 TEST_F(Folders, NoMessageGetsIntoAFileWhereStandardErrorIsClosed) {
-  const std::string recipe =
-      (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
-  const auto result = run_command(
-      {"sh", "-c", R"("$0" train "$1" --out "$2" 2>&-)", MOESAIC_PROGRAM, recipe, text_path("r")});
-  EXPECT_EQ(result.exit_code, 0);
+  must_succeed(run_command({"sh", "-c", R"("$0" train "$1" --out "$2" 2>&-)", MOESAIC_PROGRAM,
+                            testing::recipe("clusters/recipes/smoke.json"), text_path("r")}));
   EXPECT_THAT(read_text(path("r/.lock")), ::testing::MatchesRegex("[0-9]+\n"));
   for (const auto& entry : fs::recursive_directory_iterator(path("r"))) {
     if (!entry.is_regular_file()) continue;
-    EXPECT_EQ(read_text(entry.path()).find("train, step"), std::string::npos) << entry.path();
+    EXPECT_THAT(read_text(entry.path()), Not(HasSubstr("train, step"))) << entry.path();
   }
 }
 

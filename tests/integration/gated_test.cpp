@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "integration/program.h"
-#include "moesaic/base/file.h"
+
 #include "support/matchers.h"
 
 namespace moesaic::testing {
@@ -12,27 +12,22 @@ namespace {
 
 class GatedProgram : public ProgramTest {
  protected:
-  static std::string recipe(const std::string& name) {
-    return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/gated/recipes/" + name;
+  static std::string smoke() { return recipe("gated/recipes/smoke.json"); }
+  ProgramResult train(const std::string& setting) const {
+    return run_program({"train", smoke(), "--out", text_path("run"), setting});
   }
 };
 
 TEST_F(GatedProgram, TrainsInspectsEvaluatesAndExports) {
-  const auto trained = run_program({"train", recipe("smoke.json"), "--out", text_path("run")});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto inspected = run_program({"inspect", text_path("run")});
-  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
-  EXPECT_THAT(inspected.out, HasSubstr("mixture.gates"));
-  EXPECT_THAT(inspected.out, HasSubstr("mixture.regressors"));
-  const auto evaluated = run_program({"eval", text_path("run"), "--json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  must_succeed({"train", smoke(), "--out", text_path("run")});
+  const auto inspected = must_succeed({"inspect", text_path("run")});
+  EXPECT_THAT(inspected.out, AllOf(HasSubstr("mixture.gates"), HasSubstr("mixture.regressors")));
+  const auto evaluated = must_succeed({"eval", text_path("run"), "--json"});
   const double mse = evaluated.json().at("mse");
   for (const char* format : {"torchscript", "safetensors"}) {
     const std::string file = text_path(std::string("net.") + format);
-    const auto made = run_program({"export", text_path("run"), "--format", format, "--out", file});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    const auto again = run_program({"eval", file, "--json", "--data", "gated-small"});
-    ASSERT_EQ(again.exit_code, 0) << again.err;
+    must_succeed({"export", text_path("run"), "--format", format, "--out", file});
+    const auto again = must_succeed({"eval", file, "--json", "--data", "gated-small"});
     EXPECT_NEAR(again.json().at("mse").get<double>(), mse, 1e-6);
   }
   torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
@@ -43,35 +38,26 @@ TEST_F(GatedProgram, TrainsInspectsEvaluatesAndExports) {
 TEST_F(GatedProgram, SaysInOneLineWhatDoesNotFit) {
   write("mine.json",
         R"({"name": "mine", "format": "gated", "mixture": {"width": 4, "num_experts": 3}})");
-  expect_one_line_error(run_program({"train", recipe("smoke.json"), "--out", text_path("run"),
-                                     "phases.0.data=" + text_path("mine.json")}),
-                        2, "choose at most 2 experts");
-  const auto step =  // After warnings that the data have another link.
-      run_program({"train", recipe("smoke.json"), "--out", text_path("run"), "model.link=step"});
+  expect_one_line_error(train("phases.0.data=" + text_path("mine.json")), 2,
+                        "choose at most 2 experts");
+  const auto step = train("model.link=step");  // After warnings that the data have another link.
   EXPECT_EQ(step.exit_code, 2);
-  EXPECT_NE(step.err.find("\nerror: argument 'model.link=step': link 'step' is not valid for L4"),
-            std::string::npos)
-      << step.err;
-  expect_one_line_error(
-      run_program({"train", recipe("smoke.json"), "--out", text_path("run"), "model.link=sigmoit"}),
-      2, "'sigmoid'");
+  EXPECT_THAT(step.err,
+              HasSubstr("\nerror: argument 'model.link=step': link 'step' is not valid for L4"));
+  expect_one_line_error(train("model.link=sigmoit"), 2, "'sigmoid'");
 }
 
 TEST_F(GatedProgram, ReproducesItsExperimentsAtQuickScale) {
-  for (const char* name : {"recovery", "random-directions", "small"}) {
-    const auto made = run_program(
-        {"reproduce", std::string("gated/") + name, "--scale", "quick", "--out", text_path(name)});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    const auto rows = nlohmann::json::parse(read_text(path(name) / "results.json")).at("rows");
+  for (const std::string name : {"recovery", "random-directions", "small"}) {
     double em = 1.0;
-    for (const auto& row : rows) {
+    for (const auto& row : quick_rows("gated/" + name)) {
       const double measured = row.at("measured");
       if (row.at("metric").get<std::string>().starts_with("error_")) {
         EXPECT_TRUE(measured >= 0.0 && measured <= 2.0) << row;  // 1 minus a cosine.
       }
       if (row.at("name") == "em" && row.at("metric") == "error_A") em = measured;
     }
-    if (name == std::string("recovery")) {
+    if (name == "recovery") {
       EXPECT_LT(em, 0.01);
     }
   }

@@ -54,11 +54,8 @@ class Images : public ProgramTest {
 };
 
 TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
-  const auto trained =
-      run_program({"train", text_path("run.json"), "--out", text_path("run")}, options_);
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto evaluated = run_program({"eval", text_path("run"), "--json"}, options_);
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  must_succeed({"train", text_path("run.json"), "--out", text_path("run")}, options_);
+  const auto evaluated = must_succeed({"eval", text_path("run"), "--json"}, options_);
   const auto report = evaluated.json();
   EXPECT_EQ(report["images"], 24);
   const auto layer = report["routing"][0];
@@ -80,27 +77,24 @@ TEST_F(Images, AreTrainedEvaluatedByClassAndGroupPredictedAndExported) {
   EXPECT_EQ(training.json()["images"], 80);
   EXPECT_EQ(training.json()["split"], "train");
   for (const char* split : {"validation", "tset"}) {
-    expect_one_line_error(run_program({"eval", text_path("run"), "--split", split}, options_), 2,
-                          fmt::format("has no split '{}'; choose one of train, test", split));
+    expect_usage_error({"eval", text_path("run"), "--split", split},
+                       fmt::format("has no split '{}'; choose one of train, test", split),
+                       options_);
   }
 
   write_tensors(path("in.safetensors"), {{"images", torch::randn({5, 3, 32, 32})}});
-  const auto predicted =
-      run_program({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
-                   text_path("out.safetensors"), "--routing"});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  must_succeed({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
+                text_path("out.safetensors"), "--routing"});
   const auto found = read_tensors(path("out.safetensors"));
   EXPECT_EQ(found.at("logits").sizes(), (std::vector<int64_t>{5, 2}));
   EXPECT_EQ(found.at("pre_logits").sizes(), (std::vector<int64_t>{5, 26}));
   EXPECT_EQ(found.at("routing.0.combine").sizes(), (std::vector<int64_t>{5, 2}));
 
-  const auto exported = run_program({"export", text_path("run"), "--format", "safetensors", "--out",
-                                     text_path("model.safetensors")});
-  EXPECT_EQ(exported.exit_code, 0) << exported.err;
-  const auto scripted = run_program(
+  must_succeed({"export", text_path("run"), "--format", "safetensors", "--out",
+                text_path("model.safetensors")});
+  must_succeed(
       {"export", text_path("run"), "--format", "torchscript", "--out", text_path("model.pt")},
       options_);
-  ASSERT_EQ(scripted.exit_code, 0) << scripted.err;
   const auto read = read_tensors(path("in.safetensors"));
   const at::Tensor logits =
       torch::jit::load(text_path("model.pt")).forward({read.at("images")}).toTensor();
@@ -113,20 +107,15 @@ TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {
     return run_command(
         {"sh", "-c", fmt::format("cd {} && {} {}", folder, MOESAIC_PROGRAM, arguments)}, options_);
   };
-  const auto trained = from(text_path("."),
-                            "train run.json phases.train.data=relative.json "
-                            "phases.train.evaluate=false --out run");
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto evaluated = from("/", "eval --json " + text_path("run"));
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  must_succeed(from(text_path("."),
+                    "train run.json phases.train.data=relative.json "
+                    "phases.train.evaluate=false --out run"));
+  const auto evaluated = must_succeed(from("/", "eval --json " + text_path("run")));
   EXPECT_EQ(evaluated.json()["images"], 24);
   const std::string rest = " phases.train.evaluate=false --out " + text_path("run") + " --resume";
-  const auto resumed =
-      from(text_path("."), "train run.json phases.train.data=relative.json" + rest);
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  const auto elsewhere = from("/", "train " + text_path("run.json") +
-                                       " phases.train.data=" + text_path("relative.json") + rest);
-  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+  must_succeed(from(text_path("."), "train run.json phases.train.data=relative.json" + rest));
+  must_succeed(from("/", "train " + text_path("run.json") +
+                             " phases.train.data=" + text_path("relative.json") + rest));
 }
 
 TEST_F(Images, PutThereByHandAreUnproven) {
@@ -137,17 +126,12 @@ TEST_F(Images, PutThereByHandAreUnproven) {
         "test_1": {"name": "test.bin", "size": 36876}},
       "archive": {"name": "mini.tar.gz", "folder": "mini", "md5": "00000000000000000000000000000000",
                   "max_size": 1000000}})");
-  const auto verified = run_program({"data", "verify", text_path("by-hand.json")}, options_);
-  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  const auto verified = must_succeed({"data", "verify", text_path("by-hand.json")}, options_);
   EXPECT_THAT(verified.out, HasSubstr("train.bin                    unverified: "));
 }
 
 TEST_F(Images, AreTakenByExportsAsByTheRun) {
-  const auto run = [&](std::vector<std::string> arguments) {
-    const auto result = run_program(std::move(arguments), options_);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return result;
-  };
+  const auto run = [&](const Strings& arguments) { return must_succeed(arguments, options_); };
   run({"train", text_path("run.json"), "--out", text_path("run")});
   const std::string data = text_path("mini-rotate.json");
   const auto wanted = run({"eval", text_path("run"), "--json"}).json();
@@ -180,9 +164,7 @@ double planned_bytes(const std::string& plan) {
 }
 
 TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a sanitizer needs memory of its own";
-#endif
+  SKIP_WITH_SANITIZER("a sanitizer needs memory of its own");
   write("data/mini/train.bin", records(80));
   write("large.json", R"({"name": "large", "checkpoint_every": 0, "model": {"name": "vmoe",
       "image_size": 32, "channels": 3, "patch_size": 4, "hidden_size": 96, "num_classes": 2,
@@ -196,20 +178,13 @@ TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
       "classes": ["dark", "bright"], "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
         "train_1": {"name": "train.bin", "size": 245840},
         "test_1": {"name": "test.bin", "size": 36876}}})");
-  for (const std::vector<std::string>& shape :
-       {std::vector<std::string>{},
-        {"model.hidden_size=192", "model.encoder.mlp_dim=768"},
-        {"model.encoder.moe.layers=[]"}}) {
-    std::vector<std::string> arguments = {"train", text_path("large.json")};
-    arguments.insert(arguments.end(), shape.begin(), shape.end());
+  for (const Strings& shape : {Strings{},
+                               {"model.hidden_size=192", "model.encoder.mlp_dim=768"},
+                               {"model.encoder.moe.layers=[]"}}) {
+    const Strings arguments = joined({"train", text_path("large.json")}, shape);
     const std::string run = text_path("run" + std::to_string(shape.size()));
-    std::vector<std::string> training = arguments;
-    training.insert(training.end(), {"--out", run});
-    arguments.emplace_back("--dry-run");
-    const auto plan = run_program(arguments, options_);
-    ASSERT_EQ(plan.exit_code, 0) << plan.err;
-    const auto trained = run_program(training, options_);
-    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    const auto plan = must_succeed(joined(arguments, {"--dry-run"}), options_);
+    const auto trained = must_succeed(joined(arguments, {"--out", run}), options_);
     const auto peak = static_cast<double>(trained.peak_bytes);
     EXPECT_NEAR(planned_bytes(plan.out), peak, 0.15 * peak) << plan.out;
   }
@@ -217,10 +192,9 @@ TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
 
 TEST_F(Images, ArePlannedWithoutFiles) {
   std::filesystem::remove_all(path("data"));
-  const auto planned = run_program({"train", text_path("run.json"), "--dry-run"}, options_);
-  EXPECT_EQ(planned.exit_code, 0) << planned.err;
-  EXPECT_NE(planned.out.find("activations"), std::string::npos) << planned.out;
-  EXPECT_EQ(planned.out.find("not known"), std::string::npos) << planned.out;
+  const auto planned = must_succeed({"train", text_path("run.json"), "--dry-run"}, options_);
+  EXPECT_THAT(planned.out, HasSubstr("activations"));
+  EXPECT_THAT(planned.out, Not(HasSubstr("not known")));
 }
 
 TEST_F(Images, WrongSettingsAreOneLine) {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of google-research/vmoe, as a user imports, uses and exports them.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <fstream>
 
 #include "import/vmoe/files/fixture.h"
 #include "import/vmoe/fixture.h"
@@ -13,6 +10,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -38,13 +36,18 @@ class Import : public ProgramTest {
                  {.shards = 2, .max_chunk_bytes = max_chunk_bytes});
     write("config.json", to_json(config).dump(2));
   }
-  ProgramResult run_import(const std::vector<std::string>& more = {},
-                           const std::string& prefix = "ckpt") const {
-    std::vector<std::string> command = {
-        "import", "vmoe",          text_path(prefix), "--model-config", text_path("config.json"),
-        "--out",  text_path("out")};
-    command.insert(command.end(), more.begin(), more.end());
-    return run_program(command);
+  ProgramResult run_import(const Strings& more = {}, const std::string& prefix = "ckpt") const {
+    return run_program(joined({"import", "vmoe", text_path(prefix), "--model-config",
+                               text_path("config.json"), "--out", text_path("out")},
+                              more));
+  }
+  /// Runs an import in a shell after other commands.
+  ProgramResult import_after(const std::string& commands) const {
+    return run_command(
+        {"sh", "-c",
+         fmt::format("{}; exec {} import vmoe {} --model-config {} --out {}", commands,
+                     shell_quoted(MOESAIC_PROGRAM), shell_quoted(text_path("ckpt")),
+                     shell_quoted(text_path("config.json")), shell_quoted(text_path("out")))});
   }
   void expect_refused(int code, const std::string& text, const ProgramResult& result) const {
     expect_one_line_error(result, code, text);
@@ -54,26 +57,19 @@ class Import : public ProgramTest {
     }
   }
   std::string shard(int number) const { return fmt::format("ckpt.data-{:05}-of-00002", number); }
-  void change_bytes(const std::string& name, uint64_t place, const std::string& bytes) const {
-    std::fstream file(path(name), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(place));
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
 };
 
 TEST_F(Import, WhatIsImportedCanBeUsedLikeAnyCheckpoint) {
   write_checkpoint();
-  const auto imported = run_import({"--json"});
-  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  const auto imported = must_succeed(run_import({"--json"}));
   EXPECT_EQ(imported.json()["shards"], 2);
   EXPECT_EQ(imported.json()["model"]["encoder"]["moe"]["num_experts"], 8);
   const std::string out = text_path("out");
-  const auto inspected = run_program({"inspect", out, "--json"});
-  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  const auto inspected = must_succeed({"inspect", out, "--json"});
   EXPECT_EQ(inspected.json()["parameters"], imported.json()["parameters"]);
 
   write_tensors(path("in.safetensors"), {{"images", torch::rand({4, 1, 28, 28})}});
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+  for (const Strings& command : std::vector<Strings>{
            {"predict", out, "--input", text_path("in.safetensors"), "--output",
             text_path("logits.safetensors"), "--routing"},
            {"prune", "--finetuned", out, "--criterion", "magnitude", "--keep", "0.5", "--out",
@@ -81,17 +77,15 @@ TEST_F(Import, WhatIsImportedCanBeUsedLikeAnyCheckpoint) {
            {"export", out, "--format", "safetensors", "--out", text_path("native")},
            {"export", out, "--format", "vmoe", "--out", text_path("back"), "--shards", "3"},
            {"export", text_path("pruned"), "--format", "vmoe", "--out", text_path("zeros")}}) {
-    const auto result = run_program(command);
-    EXPECT_EQ(result.exit_code, 0) << command.front() << result.err;
+    must_succeed(command);
   }
   expect_equal(read_arrays(path("back")), read_arrays(path("ckpt")));
   EXPECT_TRUE(fs::exists(path("back.data-00002-of-00003")));
   const auto beside =
       run_program({"export", out, "--format", "safetensors", "--out", text_path("back")});
   EXPECT_THAT(beside.err, HasSubstr("wrote " + text_path("back") + ", "));  // Not back.index.
-  const auto again = run_program({"import", "vmoe", text_path("back"), "--model-config",
-                                  out + "/config.json", "--out", text_path("again")});
-  ASSERT_EQ(again.exit_code, 0) << again.err;
+  must_succeed({"import", "vmoe", text_path("back"), "--model-config", out + "/config.json",
+                "--out", text_path("again")});
   EXPECT_EQ(test::get(path("out") / "model.safetensors"),
             test::get(path("again") / "model.safetensors"));
 }
@@ -99,23 +93,19 @@ TEST_F(Import, WhatIsImportedCanBeUsedLikeAnyCheckpoint) {
 TEST_F(Import, TrainingStartsFromIt) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
   write_checkpoint();
-  ASSERT_EQ(run_import().exit_code, 0);
-  const auto evaluated =
-      run_program({"eval", text_path("out"), "--data", "fashion-mnist", "--json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  must_succeed(run_import());
+  must_succeed({"eval", text_path("out"), "--data", "fashion-mnist", "--json"});
   write("recipe.json",
         fmt::format(R"({{"name": "more", "init": "{}", "num_loader_threads": 0, "phases": [
       {{"name": "more", "data": "fashion-mnist", "batch_size": 4, "steps": 2, "evaluate": false,
         "optimizer": {{"name": "sgd", "lr": 0.01}}}}]}})",
                     text_path("out")));
-  const auto trained = run_program({"train", text_path("recipe.json"), "--out", text_path("run")});
-  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  must_succeed({"train", text_path("recipe.json"), "--out", text_path("run")});
 }
 
 TEST_F(Import, FineTuningBegins) {
   write_checkpoint();
-  const auto result = run_import({"--classes", "3", "--image-size", "56", "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed(run_import({"--classes", "3", "--image-size", "56", "--json"}));
   EXPECT_EQ(result.json()["fresh"], (nlohmann::json{"head/kernel", "head/bias"}));
   const auto model = load_model(path("out"));
   EXPECT_EQ(model->num_classes(), 3);
@@ -129,14 +119,14 @@ TEST_F(Import, InspectListsTheArrays) {
   EXPECT_EQ(json["shards"], 2);
   EXPECT_EQ(json["tensors"].size(), random_arrays(small_config()).size());
   const auto text = run_program({"inspect", text_path("ckpt.index")});
-  EXPECT_NE(text.out.find("Encoder/encoderblock_1/Moe/Router/dense/kernel"), std::string::npos);
+  EXPECT_THAT(text.out, HasSubstr("Encoder/encoderblock_1/Moe/Router/dense/kernel"));
 }
 
 TEST_F(Import, ThePrefixMayBeOneOfItsFiles) {
   write_checkpoint();
   for (const std::string& name : {std::string("ckpt.index"), shard(1)}) {
     fs::remove_all(path("out"));
-    EXPECT_EQ(run_import({}, name).exit_code, 0) << name;
+    must_succeed(run_import({}, name));
   }
   fs::remove_all(path("out"));
   expect_refused(2, "did you mean '" + text_path("ckpt") + "'?", run_import({}, "ckpd"));
@@ -151,8 +141,7 @@ TEST_F(Import, ThePrefixMayBeOneOfItsFiles) {
 /// own.
 TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
   write_checkpoint();
-  const auto base = run_import();
-  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const auto base = must_succeed(run_import());
   VMoEConfig config;
   config.image_size = 224;
   config.channels = 3;
@@ -168,12 +157,9 @@ TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
   ASSERT_NE(begin, std::string::npos);
   write("model.json", page.substr(begin + 8, page.find("```", begin + 8) - begin - 8));
 
-  const auto imported = run_command(
-      {"sh", "-c",
-       fmt::format("cd {}; exec {} import vmoe pretrained --model-config model.json --out "
-                   "checkpoints/start --classes 10 --image-size 128",
-                   shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
-  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  const auto imported =
+      must_succeed(run_here("import vmoe pretrained --model-config model.json --out "
+                            "checkpoints/start --classes 10 --image-size 128"));
   expect_shown("docs/importing.md", imported.out);
   const auto model = load_model(path("checkpoints/start"));
   EXPECT_EQ(model->num_classes(), 10);
@@ -186,12 +172,9 @@ TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
 }
 
 TEST_F(Import, MemoryIsForTwoTensors) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "sanitizers keep memory of their own";
-#endif
+  SKIP_WITH_SANITIZER("sanitizers keep memory of their own");
   write_checkpoint();
-  const auto base = run_import();
-  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const auto base = must_succeed(run_import());
   fs::remove_all(path("out"));
   VMoEConfig config = small_config();
   config.hidden_size = 480;  // So large that the pages of libraries are of no matter.
@@ -199,8 +182,7 @@ TEST_F(Import, MemoryIsForTwoTensors) {
   config.encoder.moe.layers = {0, 1, 2, 3};
   config.encoder.moe.num_experts = 16;  // a tensor of these is an eighth of the network
   write_checkpoint(config, 1 << 26);
-  const auto large = run_import({"--json"});
-  ASSERT_EQ(large.exit_code, 0) << large.err;
+  const auto large = must_succeed(run_import({"--json"}));
   const double bytes = 4.0 * large.json()["parameters"].get<double>();
   ASSERT_GT(bytes, 100e6);
   EXPECT_LT(static_cast<double>(large.peak_bytes) - static_cast<double>(base.peak_bytes),
@@ -221,7 +203,7 @@ TEST_F(Import, DamagedFiles) {
   test::put(path(shard(1)), second);
   // The first array number, its number of chunks, and so on; of the values nothing can be known.
   for (const uint64_t place : {0, 1, 20, 33, 34, 36}) {
-    change_bytes(shard(0), place, std::string(1, static_cast<char>(first[place] ^ 0x40)));
+    overwrite(path(shard(0)), place, std::string(1, static_cast<char>(first[place] ^ 0x40)));
     expect_refused(1, "ckpt.", run_import());
     test::put(path(shard(0)), first);
   }
@@ -233,40 +215,25 @@ TEST_F(Import, DamagedFiles) {
 }
 
 TEST_F(Import, HostileFiles) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a sanitizer needs memory of its own";
-#endif
+  SKIP_WITH_SANITIZER("a sanitizer needs memory of its own");
   write("config.json", to_json(small_config()).dump(2));
   const auto refused = [&](const vmoe_test::Parts& parts, const std::string& text) {
     parts.put(path("ckpt"));
     // Far less than what such files claim; the program itself takes some of it.
-    const auto result = run_command(
-        {"sh", "-c",
-         fmt::format("ulimit -v 16000000; exec {} import vmoe {} --model-config {} --out {}",
-                     shell_quoted(MOESAIC_PROGRAM), shell_quoted(text_path("ckpt")),
-                     shell_quoted(text_path("config.json")), shell_quoted(text_path("out")))});
-    expect_refused(1, text, result);
+    expect_refused(1, text, import_after("ulimit -v 16000000"));
   };
-  vmoe_test::Parts huge;
-  huge.shape = {1 << 30, 1 << 30};
-  huge.chunks = {{{0, 1 << 30, 0, 1 << 30}, 0}};
-  refused(huge, "needs 2305843009213693952 bytes");
-  vmoe_test::Parts overlap;
-  overlap.chunks = {{{0, 2, 0, 2}, 1}, {{0, 2, 1, 3}, 0}};
-  refused(overlap, "chunks overlap");
-  vmoe_test::Parts dtype;
-  dtype.dtype = "complex64";
-  refused(dtype, "complex64");
-  vmoe_test::Parts other;
-  other.shard_0 = {vmoe_test::array(
-      "0", {vmoe_test::chunk({vmoe_test::piece("int16", 3, "BBCCEE", 7)}, {0, 2, 1, 3})})};
-  refused(other, "unknown extension type 7");
-  vmoe_test::Parts deep;
+  refused({.shape = {1 << 30, 1 << 30}, .chunks = {{{0, 1 << 30, 0, 1 << 30}, 0}}},
+          "needs 2305843009213693952 bytes");
+  refused({.chunks = {{{0, 2, 0, 2}, 1}, {{0, 2, 1, 3}, 0}}}, "chunks overlap");
+  refused({.dtype = "complex64"}, "complex64");
+  refused(
+      {.shard_0 = {vmoe_test::array(
+           "0", {vmoe_test::chunk({vmoe_test::piece("int16", 3, "BBCCEE", 7)}, {0, 2, 1, 3})})}},
+      "unknown extension type 7");
   std::string leaf = vmoe_test::leaf("x", {1}, "uint8", {{{0, 1}, 0}});
   for (int i = 0; i < 10'000; ++i) leaf = vmoe_test::branch("x", {leaf});
-  deep.index = vmoe_test::index_file(2, {leaf});
-  refused(deep, "ckpt.index:");
-  refused(vmoe_test::Parts{}, "not the parameters of a V-MoE");
+  refused({.index = vmoe_test::index_file(2, {leaf})}, "ckpt.index:");
+  refused({}, "not the parameters of a V-MoE");
 }
 
 TEST_F(Import, AConfigurationThatDoesNotFit) {
@@ -298,12 +265,7 @@ TEST_F(Import, APlaceThatCannotBeWritten) {
   expect_refused(2, "already exists", into(text_path("")));
   expect_refused(2, "file", into(text_path("file/out")));
   expect_refused(1, "/proc/none", into("/proc/none/out"));
-  const auto full = run_command(
-      {"sh", "-c",
-       fmt::format("trap '' XFSZ; ulimit -f 8; exec {} import vmoe {} --model-config {} --out {}",
-                   shell_quoted(MOESAIC_PROGRAM), shell_quoted(text_path("ckpt")),
-                   shell_quoted(text_path("config.json")), shell_quoted(text_path("out")))});
-  expect_refused(1, "out", full);
+  expect_refused(1, "out", import_after("trap '' XFSZ; ulimit -f 8"));
 }
 
 TEST_F(Import, WrongArguments) {
@@ -313,8 +275,8 @@ TEST_F(Import, WrongArguments) {
   expect_refused(2, "did you mean 'vmoe_b16_imagenet21k_randaug_strong'?",
                  run_program({"import", "vmoe", "vmoe_b16_imagenet21k_randaug_stronk", "--out",
                               text_path("out")}));
-  EXPECT_NE(run_program({"list", "checkpoints"}).out.find("1.20 GB, Apache-2.0; V-MoE B/16"),
-            std::string::npos);
+  EXPECT_THAT(run_program({"list", "checkpoints"}).out,
+              HasSubstr("1.20 GB, Apache-2.0; V-MoE B/16"));
   expect_refused(2, "between 1 and", run_import({"--classes", "0"}));
   expect_refused(2,
                  "patch_size 7 does not divide image_size 30; choose patch_size 6 or image_size 28",
@@ -324,28 +286,26 @@ TEST_F(Import, WrongArguments) {
   write("rules.json", "[[\"^nothing$\", \"\"]]");
   expect_refused(1, "in " + text_path("rules.json"),
                  run_import({"--rules", text_path("rules.json")}));
-  ASSERT_EQ(run_command({"mkfifo", text_path("pipe")}).exit_code, 0);
+  must_succeed(run_command({"mkfifo", text_path("pipe")}));
   expect_refused(2, "pipe: not a regular file", run_import({"--rules", text_path("pipe")}));
   expect_refused(2, "did you mean '--model-config'?", run_import({"--modelconfig", "x"}));
 }
 
 TEST_F(Import, AnExportThatCannotBe) {
   write_checkpoint();
-  ASSERT_EQ(run_import().exit_code, 0);
-  const auto into = [&](const std::string& out, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> command = {"export", text_path("out"), "--format",
-                                        "vmoe",   "--out",          out};
-    command.insert(command.end(), more.begin(), more.end());
-    return run_program(command);
+  must_succeed(run_import());
+  const auto into = [&](const std::string& out, const Strings& more = {}) {
+    return run_program(
+        joined({"export", text_path("out"), "--format", "vmoe", "--out", out}, more));
   };
   expect_one_line_error(into(text_path("ckpt")), 2, "already exists");
   fs::remove(path("ckpt.index"));
   expect_one_line_error(into(text_path("ckpt")), 2, "already exists");
   expect_one_line_error(into(text_path("none/ckpt")), 2, "no such folder");
   expect_one_line_error(into(text_path("new"), {"--shards", "0"}), 2, "between 1 and");
-  expect_one_line_error(run_program({"export", text_path("out"), "--format", "safetensors", "--out",
-                                     text_path("x"), "--shards", "2"}),
-                        2, "--shards is for the format vmoe");
+  expect_usage_error({"export", text_path("out"), "--format", "safetensors", "--out",
+                      text_path("x"), "--shards", "2"},
+                     "--shards is for the format vmoe");
 }
 
 }  // namespace

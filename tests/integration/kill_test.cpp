@@ -28,8 +28,8 @@ struct WholeRun {
   int milliseconds = 0;        ///< From its config.json to the last file that it wrote.
 };
 
-std::vector<std::string> smoke_recipes() {
-  std::vector<std::string> recipes;
+Strings smoke_recipes() {
+  Strings recipes;
   for (const auto& family : fs::directory_iterator(fs::path(MOESAIC_TEST_SOURCE_DIR) / "models")) {
     if (!fs::is_directory(family.path() / "recipes")) continue;
     for (const auto& entry : fs::directory_iterator(family.path() / "recipes")) {
@@ -67,8 +67,7 @@ class Kills : public ProgramTest {
  protected:
   ProgramResult train(const std::string& recipe, const fs::path& run, bool resume = false,
                       const ProgramOptions& options = {}) const {
-    std::vector<std::string> arguments = {"train", recipe, "checkpoint_every=1", "--out",
-                                          run.string()};
+    Strings arguments = {"train", recipe, "checkpoint_every=1", "--out", run.string()};
     if (resume) arguments.emplace_back("--resume");
     return run_program(arguments, options);
   }
@@ -78,8 +77,7 @@ class Kills : public ProgramTest {
     if (fresh) {
       const fs::path run = path("whole");
       fs::remove_all(run);
-      const ProgramResult result = train(recipe, run);
-      EXPECT_EQ(result.exit_code, 0) << result.err;
+      must_succeed(train(recipe, run));
       place->second = {model_of(run), read_text(run / "metrics.jsonl"), milliseconds_of(run)};
     }
     return place->second;
@@ -131,7 +129,7 @@ void expect_no_leftovers(const fs::path& run, bool began_again) {
 
 TEST_F(Kills, LoseNothingThatWasSavedAtAnyMomentOfAnySmokeRecipe) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
-  const std::vector<std::string> recipes = smoke_recipes();
+  const Strings recipes = smoke_recipes();
   ASSERT_GE(recipes.size(), 5U);
   std::mt19937 random(std::random_device{}());
   const fs::path run = path("run");
@@ -146,11 +144,9 @@ TEST_F(Kills, LoseNothingThatWasSavedAtAnyMomentOfAnySmokeRecipe) {
     const bool goes_on = saved_is_whole(run);
     if (goes_on) {
       ++went_on;
-      const ProgramResult shown = run_program({"inspect", run.string()});
-      EXPECT_EQ(shown.exit_code, 0) << shown.err;
+      must_succeed({"inspect", run.string()});
     }
-    const ProgramResult resumed = train(recipe, run, true);
-    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    must_succeed(train(recipe, run, true));
     EXPECT_TRUE(model_of(run) == wanted.model) << "another network";
     EXPECT_TRUE(read_text(run / "metrics.jsonl") == wanted.metrics) << "other metrics";
     expect_no_leftovers(run, !goes_on);

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "integration/program.h"
-#include "moesaic/base/file.h"
+
 #include "moesaic/checkpoint/tensors.h"
 #include "support/matchers.h"
 
@@ -15,20 +15,15 @@ namespace {
 
 class LatentProgram : public ProgramTest {
  protected:
-  static std::string smoke() {
-    return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/latent/recipes/smoke.json";
-  }
+  static std::string smoke() { return recipe("latent/recipes/smoke.json"); }
 };
 
 TEST_F(LatentProgram, TrainsInspectsEvaluatesAndExports) {
-  const auto trained = run_program({"train", smoke(), "--out", text_path("run")});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto trained = must_succeed({"train", smoke(), "--out", text_path("run")});
   EXPECT_THAT(trained.err, HasSubstr("the theorems do not cover it"));
-  const auto inspected = run_program({"inspect", text_path("run")});
-  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  const auto inspected = must_succeed({"inspect", text_path("run")});
   EXPECT_THAT(inspected.out, HasSubstr("moe.experts.w"));
-  const auto evaluated = run_program({"eval", text_path("run"), "--json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const auto evaluated = must_succeed({"eval", text_path("run"), "--json"});
   const double mse = evaluated.json().at("mse");
   // Routing by cluster: the ideal router gives each cluster's samples to half of the experts.
   const auto dispatch = evaluated.json().at("routing").at(0).at("group_dispatch");
@@ -36,18 +31,14 @@ TEST_F(LatentProgram, TrainsInspectsEvaluatesAndExports) {
   EXPECT_GT(dispatch.at(1).at(1).get<double>(), 20 * dispatch.at(0).at(1).get<double>());
   for (const char* format : {"torchscript", "safetensors"}) {
     const std::string file = text_path(std::string("net.") + format);
-    const auto made = run_program({"export", text_path("run"), "--format", format, "--out", file});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    const auto again = run_program({"eval", file, "--json", "--data", "latent-small"});
-    ASSERT_EQ(again.exit_code, 0) << again.err;
+    must_succeed({"export", text_path("run"), "--format", format, "--out", file});
+    const auto again = must_succeed({"eval", file, "--json", "--data", "latent-small"});
     EXPECT_NEAR(again.json().at("mse").get<double>(), mse, 1e-4 * mse);
   }
   const at::Tensor inputs = torch::randn({5, 1, 1, 24});
   write_tensors(path("in.safetensors"), {{"images", inputs}});
-  const auto predicted =
-      run_program({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
-                   text_path("out.safetensors"), "--routing"});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  must_succeed({"predict", text_path("run"), "--input", text_path("in.safetensors"), "--output",
+                text_path("out.safetensors"), "--routing"});
   const TensorMap out = read_tensors(path("out.safetensors"));
   EXPECT_EQ(out.at("routing.0.combine").sizes(), at::IntArrayRef({5, 4}));
   torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
@@ -74,13 +65,9 @@ TEST_F(LatentProgram, SaysInOneLineWhatDoesNotFit) {
 }
 
 TEST_F(LatentProgram, ReproducesItsExperimentsAtQuickScale) {
-  for (const char* name : {"figure1", "figure2"}) {
-    const auto made = run_program(
-        {"reproduce", std::string("latent/") + name, "--scale", "quick", "--out", text_path(name)});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-    const auto rows = nlohmann::json::parse(read_text(path(name) / "results.json")).at("rows");
+  for (const std::string name : {"figure1", "figure2"}) {
     std::set<std::string> names;
-    for (const auto& row : rows) {
+    for (const auto& row : quick_rows("latent/" + name)) {
       names.insert(row.at("name"));
       const std::string metric = row.at("metric");
       const double measured = row.at("measured");
@@ -88,7 +75,7 @@ TEST_F(LatentProgram, ReproducesItsExperimentsAtQuickScale) {
         EXPECT_TRUE(measured >= 0.0 && measured <= 1.0 + 1e-5) << row;
       }
     }
-    if (name == std::string("figure1")) {
+    if (name == "figure1") {
       EXPECT_THAT(names, ElementsAre("phase1", "phase2", "phase2_rho5", "vanilla"));
     } else {
       EXPECT_THAT(names, ElementsAre("phase3", "phase3_ideal", "phase3_rho5", "phase4", "vanilla"));
@@ -98,9 +85,7 @@ TEST_F(LatentProgram, ReproducesItsExperimentsAtQuickScale) {
 
 TEST_F(LatentProgram, TrainsEachPhaseOfAnExperimentOnce) {
   const auto planned = [&](const std::string& name) {
-    const auto made = run_program({"reproduce", "latent/" + name, "--dry-run"});
-    EXPECT_EQ(made.exit_code, 0) << made.err;
-    return made.out;
+    return must_succeed({"reproduce", "latent/" + name, "--dry-run"}).out;
   };
   EXPECT_THAT(planned("figure1"), HasSubstr("phase1 + phase2 + phase2_rho5"));
   EXPECT_THAT(planned("figure2"), HasSubstr("phase3_ideal + phase4"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "integration/program.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -13,7 +14,7 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
   const std::string none = text_path("nowhere"), out = text_path("new");
   const std::string makes = none + ": no such file or folder; moesaic train makes a run, moesaic ";
   struct Case {
-    std::vector<std::string> command;
+    Strings command;
     std::string text;
   };
   for (const auto& [command, text] : std::vector<Case>{
@@ -52,8 +53,7 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
             "--scale: cannot be 'fast'; choose one of paper, quick"},
            {{"train", smoke_recipe(), "batch=3", "--dry-run"},
             "argument 'batch=3': unknown key 'batch'; did you mean phases.pretrain.batch_size or "},
-           {{"train",
-             std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/clusters/experiments/table1.json"},
+           {{"train", recipe("clusters/experiments/table1.json")},
             "table1.json: an experiment, not a recipe; run it by: "},
            {{"train", smoke_recipe(), "classes=3", "--dry-run"},
             "unknown key 'classes'; did you mean model.num_classes?"},
@@ -67,7 +67,7 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
             "lists them"},
            {{"train", "--help", "zzzzzzzz"},
             "unknown key 'zzzzzzzz'; moesaic list settings lists all"}}) {
-    expect_one_line_error(run_program(command), 2, text);
+    expect_usage_error(command, text);
   }
 }
 
@@ -76,16 +76,15 @@ TEST_F(Messages, OfHelpKnowTheMembersThatObjectsTakeBesidesSettings) {
            {"preset", "preset, in \"model\": name of a network (moesaic list models)"},
            {"model.preset", "preset, in \"model\": "},
            {"extends", "extends, in any object: JSON file over which "}}) {
-    const auto help = run_program({"train", "--help", word});
-    EXPECT_EQ(help.exit_code, 0) << help.err;
-    EXPECT_EQ(help.out.find(text), 0U) << help.out;
+    const auto help = must_succeed({"train", "--help", word});
+    EXPECT_THAT(help.out, StartsWith(text));
     EXPECT_EQ(std::count(help.out.begin(), help.out.end(), '\n'), 1) << help.out;
   }
 }
 
 TEST_F(Messages, OfHugeArgumentsFitOnAScreen) {
   const std::string huge(60'000, 'x');
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+  for (const Strings& command : std::vector<Strings>{
            {"eval", huge}, {"eval", "x", "--" + huge}, {"train", smoke_recipe(), huge + "=1"}}) {
     const ProgramResult result = run_program(command);
     EXPECT_NE(result.exit_code, 0);

@@ -34,12 +34,6 @@ class OwnData : public ProgramTest {
                      "optimizer": {{"name": "sgd", "lr": 0.01}}}}]}})",
                                      model, settings));
   }
-  /// Runs the program with its own folder as the current one.
-  ProgramResult here(const std::string& arguments) const {
-    return run_command({"sh", "-c",
-                        fmt::format("cd {} && {} {}", shell_quoted(text_path(".")),
-                                    shell_quoted(MOESAIC_PROGRAM), arguments)});
-  }
 };
 
 constexpr const char* kViT = R"({"name": "vmoe", "image_size": 4, "channels": 3, "patch_size": 2,
@@ -51,8 +45,7 @@ constexpr const char* kConvolutions = R"({"name": "wrn-pmoe", "image_size": 4, "
 TEST_F(OwnData, AFolderValidIsTheValidationSplit) {
   write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 2)");
   fs::create_directories(path("photos/labels"));
-  const auto trained = here("train recipe.json --out run");
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto trained = must_succeed(run_here("train recipe.json --out run"));
   EXPECT_THAT(trained.err,
               AllOf(HasSubstr("trains on 'train', tests on 'test', validates on 'valid'; left out: "
                               "'labels'"),
@@ -64,15 +57,13 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
   write("flat.json", R"({"name": "flat", "format": "image_folder", "paths": ["flat"],
                          "validation": 0.25})");
   write_recipe(kViT, R"("data": "flat.json", "batch_size": 4, "steps": 2)");
-  const auto trained = here("train recipe.json --out run");
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto trained = must_succeed(run_here("train recipe.json --out run"));
   EXPECT_THAT(trained.err, AllOf(HasSubstr("validates on the last 25 % of each class"),
                                  HasSubstr("step 2: validation accuracy")));
-  EXPECT_EQ(here("eval run --split validation").exit_code, 0);
-  const auto bare = here("data verify ./flat");
-  EXPECT_EQ(bare.exit_code, 0);
+  must_succeed(run_here("eval run --split validation"));
+  const auto bare = must_succeed(run_here("data verify ./flat"));
   EXPECT_THAT(bare.err, HasSubstr("validates on the last 10 % of each class"));
-  const auto all = here("eval run --data flat/");
+  const auto all = run_here("eval run --data flat/");
   EXPECT_THAT(all.err, HasSubstr("its train+validation split is measured"));
   EXPECT_THAT(all.out, HasSubstr("flat/, 8 train+validation images"));
 
@@ -80,34 +71,34 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
   fs::remove_all(path("photos/valid"));
   fill("train", 10);
   write_recipe(kViT, R"("data": "photos/", "batch_size": 4, "steps": 2)");
-  const auto tested = here("train recipe.json --out tested");
+  const auto tested = run_here("train recipe.json --out tested");
   EXPECT_THAT(tested.err, AllOf(HasSubstr("tests on 'test', validates on the last 10 % of each"),
                                 HasSubstr("step 2: validation accuracy")));
-  EXPECT_THAT(here("eval tested").out, HasSubstr("/photos, 8 test images"));
-  EXPECT_THAT(here("eval tested --data photos/").out, HasSubstr("photos/, 8 test images"));
+  EXPECT_THAT(run_here("eval tested").out, HasSubstr("/photos, 8 test images"));
+  EXPECT_THAT(run_here("eval tested --data photos/").out, HasSubstr("photos/, 8 test images"));
 }
 
 TEST_F(OwnData, WhatIsPrunedOrExportedLiesElsewhereToo) {
   write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 1)");
-  ASSERT_EQ(here("train recipe.json --out run").exit_code, 0);
+  must_succeed(run_here("train recipe.json --out run"));
   for (const char* command :
        {"prune run --keep 1 --criterion router-magnitude --out photos/train/c",
         "export run --format safetensors --out photos/train/cat/c"}) {
-    const auto result = here(command);
+    const auto result = run_here(command);
     EXPECT_EQ(result.exit_code, 2) << command << ": " << result.err;
     EXPECT_THAT(result.err, HasSubstr("images of dataset '")) << command;
   }
-  EXPECT_EQ(here("prune run --keep 1 --criterion router-magnitude --dry-run").exit_code, 0);
+  must_succeed(run_here("prune run --keep 1 --criterion router-magnitude --dry-run"));
 }
 
 TEST_F(OwnData, NothingIsWrittenAmongItsImages) {
   write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 1)");
-  ASSERT_EQ(here("train recipe.json --out photos/run").exit_code, 0);
+  must_succeed(run_here("train recipe.json --out photos/run"));
   for (const char* command :
        {"train recipe.json --out photos/train/c", "train recipe.json --out photos/test/c --dry-run",
         "eval photos/run --confusion photos/test/cat/c.csv",
         "data pack ./photos --shards 1 --out photos/valid/c"}) {
-    const auto result = here(command);
+    const auto result = run_here(command);
     EXPECT_EQ(result.exit_code, 2) << command << ": " << result.err;
     EXPECT_THAT(result.err, HasSubstr("images of dataset '")) << command;
   }
@@ -119,28 +110,25 @@ TEST_F(OwnData, ADescriptionNeedsNoSlash) {
   write_recipe(kViT, R"("data": "mine.json", "batch_size": 4, "steps": 2)");
   for (const char* command : {"data verify mine.json", "data verify ./mine.json",
                               "train recipe.json --dry-run", "data pack mine.json --shards 1"}) {
-    const auto result = here(command);
-    EXPECT_EQ(result.exit_code, 0) << command << ": " << result.err;
+    must_succeed(run_here(command));
   }
   EXPECT_TRUE(fs::exists(path("mine-shards/mine-shards.json")));
-  EXPECT_EQ(here("data verify ./mine-shards").exit_code, 0);
+  must_succeed(run_here("data verify ./mine-shards"));
 }
 
 TEST_F(OwnData, FoldersOfAnyNameArePacked) {
   fs::rename(path("photos"), path("my photos"));
-  const auto packed = here("data pack './my photos/' --shards 1");
-  EXPECT_EQ(packed.exit_code, 0) << packed.err;
+  must_succeed(run_here("data pack './my photos/' --shards 1"));
   EXPECT_TRUE(fs::exists(path("my-photos-shards/my-photos-shards.json")));
-  const auto inside = run_command(
+  must_succeed(run_command(
       {"sh", "-c",
        fmt::format("cd {} && {} data pack ./ --shards 1", shell_quoted(text_path("my photos")),
-                   shell_quoted(MOESAIC_PROGRAM))});
-  EXPECT_EQ(inside.exit_code, 0) << inside.err;
+                   shell_quoted(MOESAIC_PROGRAM))}));
 }
 
 TEST_F(OwnData, NamesCommandNoTerminal) {
   write("photos/train/cat/\x1b[2Jx.png", "no image");
-  const auto verified = here("data verify ./photos");
+  const auto verified = run_here("data verify ./photos");
   EXPECT_EQ(verified.exit_code, 1);
   EXPECT_THAT(verified.out + verified.err,
               AllOf(HasSubstr("\\x1b[2Jx.png"), Not(HasSubstr("\x1b"))));
@@ -149,7 +137,7 @@ TEST_F(OwnData, NamesCommandNoTerminal) {
 TEST_F(OwnData, BatchNormalisationOfOneValueIsFoundBeforeTraining) {
   const auto dry_run = [&](const std::string& settings) {
     write_recipe(kConvolutions, R"("data": "./photos", "steps": 2, )" + settings);
-    return here("train recipe.json --dry-run");
+    return run_here("train recipe.json --dry-run");
   };
   const auto one = dry_run(R"("batch_size": 1)");
   EXPECT_EQ(one.exit_code, 2) << one.err;
@@ -157,7 +145,7 @@ TEST_F(OwnData, BatchNormalisationOfOneValueIsFoundBeforeTraining) {
                              HasSubstr("batches need two images or more")));
   EXPECT_THAT(dry_run(R"("batch_size": 4, "gradient_accumulation_steps": 4)").err,
               HasSubstr("micro-batches need two images or more"));
-  EXPECT_EQ(dry_run(R"("batch_size": 4, "gradient_accumulation_steps": 2)").exit_code, 0);
+  must_succeed(dry_run(R"("batch_size": 4, "gradient_accumulation_steps": 2)"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "integration/processes.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -44,7 +45,7 @@ TEST_F(PeerFailures, AStoppedProcessEndsAllAndIsNamed) {
 TEST_F(PeerFailures, APauseShorterThanTheTimeoutEndsNothing) {
   const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=200",
                                       "--expert-parallel", "2", "parallel.timeout=600"});
-  const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
+  must_succeed(run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
     RANK=0 "$@" & first=$!; RANK=1 "$@" & second=$!
     while kill -0 $first && ! ls $FOLDER/checkpoints/step_?? >/dev/null 2>&1; do sleep 0.05; done
     kill -STOP $second
@@ -57,15 +58,12 @@ TEST_F(PeerFailures, APauseShorterThanTheTimeoutEndsNothing) {
       trained=$trains; last=$all
     done
     [ ! -e $FOLDER/checkpoints/step_200 ] || exit 9
-    kill -CONT $second; wait $second && wait $first)");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+    kill -CONT $second; wait $second && wait $first)"));
   EXPECT_EQ(train_lines(path("run")).size(), 200U);
 }
 
 TEST_F(PeerFailures, OneThatReadsSlowlyIsWaitedFor) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
-#endif
+  SKIP_WITH_SANITIZER("AddressSanitizer wants to be the first library");
   Strings arguments =
       clusters({"--out", text_path("run"), "phases.train.steps=6", "parallel.timeout=5"});
   ASSERT_EQ(run_in_processes(arguments, 2)[0].exit_code, 0);
@@ -79,7 +77,7 @@ TEST_F(PeerFailures, OneThatReadsSlowlyIsWaitedFor) {
                       "MOESAIC_FAULT=open:3:slow:" + folder};
   const auto results = run_in_processes(arguments, 2, fate);
   ASSERT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
-  EXPECT_NE(results[0].err.find("resuming from"), std::string::npos) << results[0].err;
+  EXPECT_THAT(results[0].err, HasSubstr("resuming from"));
 }
 
 TEST_F(PeerFailures, FewDescriptorsAreRaisedOrNamed) {
@@ -91,8 +89,8 @@ TEST_F(PeerFailures, FewDescriptorsAreRaisedOrNamed) {
   arguments.emplace_back("parallel.init_timeout=5");
   const auto results = run_in_processes(arguments, 2, fate);
   EXPECT_EQ(results[1].exit_code, 1);
-  EXPECT_NE(results[1].err.find("and this one may have 12"), std::string::npos) << results[1].err;
-  EXPECT_NE(results[1].err.find("raise the limit (ulimit -n)"), std::string::npos);
+  EXPECT_THAT(results[1].err, HasSubstr("and this one may have 12"));
+  EXPECT_THAT(results[1].err, HasSubstr("raise the limit (ulimit -n)"));
 }
 
 // Gloo's own thread would reach the limit, and other processes see a connection that is reset.
@@ -102,25 +100,24 @@ TEST_F(PeerFailures, FewDescriptorsForSixEndWithTheLimit) {
   const auto results =
       run_in_processes(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), 6, fate);
   EXPECT_EQ(results[5].exit_code, 1);
-  EXPECT_NE(results[5].err.find("and this one may have 48"), std::string::npos) << results[5].err;
-  EXPECT_NE(results[0].err.find("number 5 did not connect"), std::string::npos) << results[0].err;
+  EXPECT_THAT(results[5].err, HasSubstr("and this one may have 48"));
+  EXPECT_THAT(results[0].err, HasSubstr("number 5 did not connect"));
 }
 
 // Process 0 of 20 would have 144 open: 2 x 19 of two groups, 4 x 20 of the store's, and its own.
 TEST_F(PeerFailures, DescriptorsOfTheStoreCountBeforeProcessesMeet) {
-  ProgramOptions options;
-  options.environment = {"RANK=0", "WORLD_SIZE=20", "MASTER_ADDR=127.0.0.1",
-                         "MASTER_PORT=" + std::to_string(free_port())};
-  Strings command = {"/bin/sh", "-c", R"(ulimit -n 140; exec "$@")", "sh", MOESAIC_PROGRAM};
-  const Strings arguments =
-      clusters({"--out", text_path("a"), "phases.train.batch_size=100", "parallel.init_timeout=5"});
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  expect_one_line_error(run_command(command, options), 1, "and this one may have 140; raise the");
+  const Strings command =
+      joined({"/bin/sh", "-c", R"(ulimit -n 140; exec "$@")", "sh", MOESAIC_PROGRAM},
+             clusters({"--out", text_path("a"), "phases.train.batch_size=100",
+                       "parallel.init_timeout=5"}));
+  expect_one_line_error(
+      run_command(command, {.environment = {"RANK=0", "WORLD_SIZE=20", "MASTER_ADDR=127.0.0.1",
+                                            "MASTER_PORT=" + std::to_string(free_port())}}),
+      1, "and this one may have 140; raise the");
 }
 
 TEST_F(PeerFailures, OneThatIsKilledInASaveLosesNothing) {
-  const auto one = run_program(clusters({"--out", text_path("one")}));
-  ASSERT_EQ(one.exit_code, 0) << one.err;
+  must_succeed(clusters({"--out", text_path("one")}));
   Fate fate{1};  // Killed once files of a checkpoint behind step 3 are being written.
   fate.shell = R"("$@" & p=$!; cd )" + text_path("run") + R"(/checkpoints
                   while kill -0 $p 2>/dev/null; do
@@ -132,8 +129,7 @@ TEST_F(PeerFailures, OneThatIsKilledInASaveLosesNothing) {
   const Strings arguments = clusters({"--out", text_path("run"), "--expert-parallel", "2"});
   const auto two = run_in_processes(arguments, 2, fate);
   expect_one_line_of_all(two, "process 1 (", 1);
-  const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
-  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  must_succeed(clusters({"--out", text_path("run"), "--resume"}));
   expect_same_losses(path("one"), path("run"));
 }
 
@@ -166,12 +162,11 @@ TEST_F(PeerFailures, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
 
 TEST_F(PeerFailures, AServerThatDoesNotAnswerEndsTheWait) {
   const HeldPort silent;
-  ProgramOptions options;
-  options.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                         "MASTER_PORT=" + std::to_string(silent.number())};
   expect_one_line_error(
-      run_program(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), options), 1,
-      "process 0 did not answer within 5 seconds");
+      run_program(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}),
+                  {.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                   "MASTER_PORT=" + std::to_string(silent.number())}}),
+      1, "process 0 did not answer within 5 seconds");
 }
 
 TEST_F(PeerFailures, ASignalEndsOneThatWaitsForTheOthers) {
@@ -189,9 +184,7 @@ TEST_F(PeerFailures, TorchrunLearnsWhyOneFailed) {
   fate.arguments = clusters({"--out", text_path("run"), "model.num_experts=9"});
   run_in_processes(clusters({"--out", text_path("run")}), 2, fate);
   const json error = json::parse(bytes_in(path("error.json")));
-  EXPECT_NE(error["message"]["message"].get<std::string>().find("another recipe"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error["message"]["message"].get<std::string>(), HasSubstr("another recipe")) << error;
   EXPECT_GT(std::stoll(error["message"]["extraInfo"]["timestamp"].get<std::string>()), 0);
 }
 
@@ -207,21 +200,11 @@ std::filesystem::path torchrun() {
 
 /// Runs two processes by torchrun; `before` is a part of their script, in which $$ stands for $.
 ProgramResult by_torchrun(const Strings& arguments, const std::string& before) {
-  Strings command = {torchrun().string(),
-                     "--no-python",
-                     "--nproc-per-node",
-                     "2",
-                     "--master-port",
-                     std::to_string(free_port()),
-                     "--max-restarts",
-                     "2",
-                     "/bin/sh",
-                     "-c",
-                     before + "exec \"$@\"",
-                     "sh",
-                     MOESAIC_PROGRAM};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(command);
+  const Strings started =
+      joined({"/bin/sh", "-c", before + "exec \"$@\"", "sh", MOESAIC_PROGRAM}, arguments);
+  return run_command(joined({torchrun().string(), "--no-python", "--nproc-per-node", "2",
+                             "--master-port", std::to_string(free_port()), "--max-restarts", "2"},
+                            started));
 }
 
 /// Returns a script that sends a signal to process `rank` of the first attempt once the run has a
@@ -239,12 +222,11 @@ TEST_F(PeerFailures, TorchrunStartsThemAgainAfterAKill) {
     return by_torchrun(clusters({"phases.train.steps=60", "--resume", "--out", text_path(out)}),
                        before);
   };
-  const auto undisturbed = start("whole", "");
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  must_succeed(start("whole", ""));
   // Process 1 dies once there is a checkpoint, and only in the first attempt.
-  const auto restarted = start("killed", signal_at_checkpoint(path("killed"), 1, "KILL"));
-  ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
-  EXPECT_NE(restarted.err.find("resuming from"), std::string::npos) << restarted.err;
+  const auto restarted =
+      must_succeed(start("killed", signal_at_checkpoint(path("killed"), 1, "KILL")));
+  EXPECT_THAT(restarted.err, HasSubstr("resuming from"));
   const std::string file = "checkpoints/step_60/model.safetensors";
   EXPECT_TRUE(bytes_in(path("whole") / file) == bytes_in(path("killed") / file));
   EXPECT_FALSE(bytes_in(path("whole") / file).empty());
@@ -255,7 +237,7 @@ TEST_F(PeerFailures, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
   const auto stopped =
       by_torchrun(endless(text_path("run")), signal_at_checkpoint(path("run"), 0, "TERM"));
   EXPECT_NE(stopped.exit_code, 0);
-  EXPECT_NE(stopped.err.find("saved; resume with"), std::string::npos) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("saved; resume with"));
 }
 
 }  // namespace

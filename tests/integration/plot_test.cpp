@@ -11,46 +11,34 @@ namespace fs = std::filesystem;
 
 class Watching : public ProgramTest {
  protected:
-  ProgramResult train(const std::string& name, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments = {"train",
-                                          MOESAIC_TEST_SOURCE_DIR
-                                          "/models/clusters/recipes/figure1-cubic.json",
-                                          "phases.0.steps=3",
-                                          "log_every=1",
-                                          "--out",
-                                          text_path(name)};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return run_program(arguments);
+  ProgramResult train(const std::string& name, const Strings& more = {}) {
+    return run_program(joined({"train", recipe("clusters/recipes/figure1-cubic.json"),
+                               "phases.0.steps=3", "log_every=1", "--out", text_path(name)},
+                              more));
   }
 };
 
 TEST_F(Watching, RunsArePlottedTogetherAndExpertsOfOne) {
-  for (const char* name : {"a", "b"}) ASSERT_EQ(train(name).exit_code, 0);
+  for (const char* name : {"a", "b"}) must_succeed(train(name));
   const std::string a = text_path("a"), b = text_path("b"), none = text_path("none");
-  const auto both = run_program({"plot", a, b, "--out", text_path("both.svg")});
-  EXPECT_EQ(both.exit_code, 0) << both.err;
+  must_succeed({"plot", a, b, "--out", text_path("both.svg")});
   EXPECT_THAT(read_text(path("both.svg")), HasSubstr("/b, training"));
-  const auto experts = run_program({"plot", "--experts", a, "--out", text_path("load.png")});
-  EXPECT_EQ(experts.exit_code, 0) << experts.err;
+  must_succeed({"plot", "--experts", a, "--out", text_path("load.png")});
   EXPECT_THAT(read_text(path("load.tsv")), StartsWith("# column\trow\tvalue\n"));
-  const auto norms = run_program(
+  must_succeed(
       {"plot", a, "--experts", "--metric", "router_norm", "--out", text_path("norms.svg")});
-  EXPECT_EQ(norms.exit_code, 0) << norms.err;
   EXPECT_THAT(read_text(path("norms.svg")), HasSubstr("norm of the router"));
-  expect_one_line_error(run_program({"plot", a, "--experts", "--metric", "loads"}), 2,
-                        "--metric: cannot be 'loads'; did you mean 'load'?");
-  expect_one_line_error(run_program({"plot", a, b, "--experts", "--out", text_path("c.png")}), 2,
-                        "--experts shows one run, found 2");
-  expect_one_line_error(run_program({"plot", none, "--out", text_path("c.png")}), 2,
-                        none + ": no such folder");
-  expect_one_line_error(run_program({"plot", a, "--out", text_path("c.pdf")}), 2,
-                        "must end in .png or .svg");
+  expect_usage_error({"plot", a, "--experts", "--metric", "loads"},
+                     "--metric: cannot be 'loads'; did you mean 'load'?");
+  expect_usage_error({"plot", a, b, "--experts", "--out", text_path("c.png")},
+                     "--experts shows one run, found 2");
+  expect_usage_error({"plot", none, "--out", text_path("c.png")}, none + ": no such folder");
+  expect_usage_error({"plot", a, "--out", text_path("c.pdf")}, "must end in .png or .svg");
   EXPECT_THAT(read_text(path("a/report.md")), HasSubstr("## Next steps"));
 }
 
 TEST_F(Watching, StepsAreProfiled) {
-  const auto made = train("run", {"--profile", "2:1"});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  must_succeed(train("run", {"--profile", "2:1"}));
   EXPECT_THAT(read_text(path("run/trace.json")), HasSubstr("\"traceEvents\""));
   expect_one_line_error(train("other", {"--profile", "2"}), 2, "is not FROM:STEPS");
   EXPECT_FALSE(fs::exists(path("other")));
@@ -71,8 +59,7 @@ TEST_F(Watching, MetricsAreSentToATracker) {
   const auto follow = [&](const std::string& run) {
     return run_command({"env", "PYTHONPATH=" + text_path(""), "python3", script, run, "--once"});
   };
-  const auto sent = follow(text_path("run"));
-  EXPECT_EQ(sent.exit_code, 0) << sent.err;
+  const auto sent = must_succeed(follow(text_path("run")));
   EXPECT_EQ(sent.out, "init run\n4 0.5\nfinished\n");
   const auto refused = follow(text_path("none"));
   EXPECT_EQ(refused.exit_code, 2);

@@ -36,9 +36,7 @@ class PMoEProgram : public ProgramTest {
                                 R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2,
                                     "num_train": 40, "num_test": 20}})");
   }
-  static std::string recipe(const std::string& name) {
-    return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pmoe/recipes/" + name;
-  }
+
   static std::string records(int count) {
     std::string bytes;
     for (int i = 0; i < count; ++i) {
@@ -49,9 +47,7 @@ class PMoEProgram : public ProgramTest {
     }
     return bytes;
   }
-  ProgramResult run(const std::vector<std::string>& arguments) const {
-    return run_program(arguments, options_);
-  }
+  ProgramResult run(const Strings& arguments) const { return run_program(arguments, options_); }
   void expect_whole_way(const std::string& recipe, int64_t side, at::IntArrayRef routed) const;
 
   ProgramOptions options_;
@@ -60,26 +56,22 @@ class PMoEProgram : public ProgramTest {
 /// Trains, prunes to half, predicts and exports; `routed` is the shape of its routing of 3 images.
 void PMoEProgram::expect_whole_way(const std::string& recipe, int64_t side,
                                    at::IntArrayRef routed) const {
-  ASSERT_EQ(run({"train", text_path(recipe), "--out", text_path("run")}).exit_code, 0);
+  must_succeed(run({"train", text_path(recipe), "--out", text_path("run")}));
   const auto inspected = run({"inspect", text_path("run")});
   EXPECT_THAT(inspected.out, HasSubstr("moe.router.weight"));
-  const auto pruned = run({"prune", "--finetuned", text_path("run"), "--criterion",
-                           "router-magnitude", "--keep", "2", "--out", text_path("pruned")});
-  ASSERT_EQ(pruned.exit_code, 0) << pruned.err;
+  must_succeed(run({"prune", "--finetuned", text_path("run"), "--criterion", "router-magnitude",
+                    "--keep", "2", "--out", text_path("pruned")}));
   torch::manual_seed(1);
   const at::Tensor images = torch::rand({3, 3, side, side});
   write_tensors(path("in.safetensors"), {{"images", images}});
-  const auto predicted =
-      run({"predict", text_path("pruned"), "--input", text_path("in.safetensors"), "--output",
-           text_path("out.safetensors"), "--routing"});
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  must_succeed(run({"predict", text_path("pruned"), "--input", text_path("in.safetensors"),
+                    "--output", text_path("out.safetensors"), "--routing"}));
   const TensorMap out = read_tensors(path("out.safetensors"));
   EXPECT_EQ(out.at("routing.0.logits").sizes(), routed);
   EXPECT_EQ(out.at("routing.0.combine").sizes(), routed);
-  for (const char* format : {"torchscript", "safetensors"}) {
-    const auto made = run({"export", text_path("pruned"), "--format", format, "--out",
-                           text_path(std::string("net.") + format)});
-    ASSERT_EQ(made.exit_code, 0) << made.err;
+  for (const std::string format : {"torchscript", "safetensors"}) {
+    must_succeed(run(
+        {"export", text_path("pruned"), "--format", format, "--out", text_path("net." + format)}));
   }
   torch::jit::Module script = torch::jit::load(text_path("net.torchscript"));
   const at::Tensor again = script.forward({images}).toTensor();
@@ -97,21 +89,18 @@ TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
                          text_path("mini.json") + R"(", "batch_size": 8, "num_samples": 24,
                   "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.1}}]})");
   expect_whole_way("wide.json", 32, {192, 4});
-  const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png")});
-  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
-  const auto by_use = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
-                           "--keep", "2", "--out", text_path("by-use")});
-  EXPECT_EQ(by_use.exit_code, 0) << by_use.err;
+  must_succeed(run({"eval", text_path("run"), "--routing-images", text_path("where.png")}));
+  must_succeed(run({"prune", "--finetuned", text_path("run"), "--criterion", "reap", "--keep", "2",
+                    "--out", text_path("by-use")}));
   const auto replaced = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
                              "--keep", "2", "--replace", "mean", "--out", text_path("replaced")});
   expect_one_line_error(replaced, 2, "'mean' cannot replace their outputs");
 }
 
 TEST_F(PMoEProgram, DrawsThePatchesOfEachExpert) {
-  ASSERT_EQ(run({"train", text_path("run.json"), "--out", text_path("run")}).exit_code, 0);
-  const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png"),
-                          "--images", "4", "--json"});
-  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  must_succeed(run({"train", text_path("run.json"), "--out", text_path("run")}));
+  const auto drawn = must_succeed(run({"eval", text_path("run"), "--routing-images",
+                                       text_path("where.png"), "--images", "4", "--json"}));
   EXPECT_EQ(drawn.json().at("images"), 20);
   EXPECT_THAT(read_text(path("where.png")), ::testing::StartsWith("\x89PNG"));
   EXPECT_THAT(read_text(path("where.gp")), HasSubstr("'expert 3'"));
@@ -121,10 +110,8 @@ TEST_F(PMoEProgram, DrawsThePatchesOfEachExpert) {
 }
 
 TEST_F(PMoEProgram, SmokeRecipeRoutesThePatternsThatTellTheClass) {
-  const auto trained = run({"train", recipe("smoke.json"), "--out", text_path("smoke")});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto evaluated = run({"eval", text_path("smoke"), "--json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  must_succeed(run({"train", recipe("pmoe/recipes/smoke.json"), "--out", text_path("smoke")}));
+  const auto evaluated = must_succeed(run({"eval", text_path("smoke"), "--json"}));
   EXPECT_GT(evaluated.json().at("accuracy").get<double>(), 95.0);
   EXPECT_TRUE(evaluated.json().at("routing")[0].contains("load"));
 }
@@ -151,10 +138,7 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
 }
 
 TEST_F(PMoEProgram, ReproducesTheLemmaAtQuickScale) {
-  const auto made =
-      run({"reproduce", "pmoe/lemma", "--scale", "quick", "--out", text_path("lemma")});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
-  const auto rows = nlohmann::json::parse(read_text(path("lemma") / "results.json")).at("rows");
+  const auto rows = quick_rows("pmoe/lemma", options_);
   const auto routed = [&](const std::string& name) {
     for (const auto& row : rows) {
       if (row.at("name") == name && row.at("metric") == "routed_class_1") {

@@ -52,9 +52,7 @@ class PredictFiles : public ProgramTest {
         "phases": [{"name": "train", "data": ")" +
                           text_path("mini.json") + R"(", "batch_size": 8, "steps": 4,
           "optimizer": {"name": "adam", "lr": 0.01}}]})");
-    const auto trained =
-        run_program({"train", text_path("run.json"), "--out", text_path("run")}, options_);
-    EXPECT_EQ(trained.exit_code, 0) << trained.err;
+    must_succeed({"train", text_path("run.json"), "--out", text_path("run")}, options_);
     fs::remove_all(path("data"));  // A checkpoint needs no data.
     fs::remove(path("mini.json"));
     for (const auto& [name, seed] : images()) put(name, seed);
@@ -91,10 +89,8 @@ class PredictFiles : public ProgramTest {
     test::write_file(path(name), test::png_bytes(kSide, kSide, stripes(seed)));
   }
 
-  ProgramResult predict(const std::vector<std::string>& more) const {
-    std::vector<std::string> command = {"predict", text_path("run")};
-    command.insert(command.end(), more.begin(), more.end());
-    return run_program(command, options_);
+  ProgramResult predict(const Strings& more) const {
+    return run_program(joined({"predict", text_path("run")}, more), options_);
   }
   /// What a file's tensor gives.
   std::map<std::string, at::Tensor> tensors(int seed) const {
@@ -106,7 +102,7 @@ class PredictFiles : public ProgramTest {
     const std::string in = text_path("in.safetensors"), out = text_path("out.safetensors");
     fs::remove(out);
     write_tensors(in, {{"images", ((image - mean) / std).contiguous()}});
-    EXPECT_EQ(predict({"--input", in, "--output", out, "--routing"}).exit_code, 0);
+    must_succeed(predict({"--input", in, "--output", out, "--routing"}));
     return read_tensors(out);
   }
 
@@ -125,7 +121,7 @@ TEST_F(PredictFiles, EveryVerbReadsAnOlderTorchScriptFileWhereItIsTrusted) {
     }
     to_torchscript(*model).save(file, extra);
   }
-  for (std::vector<std::string> command : std::vector<std::vector<std::string>>{
+  for (Strings command : std::vector<Strings>{
            {"inspect", file},
            {"inspect", run, file},
            {"eval", file, "--data", text_path("mini.json")},
@@ -140,8 +136,7 @@ TEST_F(PredictFiles, EveryVerbReadsAnOlderTorchScriptFileWhereItIsTrusted) {
     expect_one_line_error(refused, 2, file);
     EXPECT_THAT(refused.err, HasSubstr("if you trust its author, give --trust"));
     command.push_back("--trust");
-    const auto trusted = run_program(command, options_);
-    EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+    must_succeed(command, options_);
   }
   const auto told = run_program({"inspect", file, "--trust", "--json"}, options_).json();
   const auto whole = run_program({"inspect", text_path("new"), "--json"}, options_).json();
@@ -152,8 +147,7 @@ TEST_F(PredictFiles, EveryVerbReadsAnOlderTorchScriptFileWhereItIsTrusted) {
 }
 
 TEST_F(PredictFiles, GetTheNetworksOwnPreprocessingInSortedOrder) {
-  const auto result = predict({text_path("folder"), "--json", "--routing"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed(predict({text_path("folder"), "--json", "--routing"}));
   const auto found = result.json()["images"];
   ASSERT_EQ(found.size(), 4U);
   for (size_t i = 0; i < 4; ++i) {
@@ -193,12 +187,9 @@ TEST_F(PredictFiles, DoNotChangeEachOther) {
 }
 
 TEST_F(PredictFiles, AnExportWithoutCapacityDoesNotDependOnTheBatch) {
-  const auto exported = [&](const std::string& out, std::vector<std::string> more) {
-    std::vector<std::string> command = {"export",      text_path("run"), "--format",
-                                        "torchscript", "--out",          text_path(out)};
-    command.insert(command.end(), more.begin(), more.end());
-    const auto result = run_program(command);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto exported = [&](const std::string& out, Strings more) {
+    const auto result = must_succeed(joined(
+        {"export", text_path("run"), "--format", "torchscript", "--out", text_path(out)}, more));
     torch::jit::Module network = torch::jit::load(text_path(out));
     torch::manual_seed(1);
     const at::Tensor images = torch::randn({16, 3, kSide, kSide});
@@ -212,14 +203,13 @@ TEST_F(PredictFiles, AnExportWithoutCapacityDoesNotDependOnTheBatch) {
   const auto [silent, independent] = exported("without.pt", {"--without-capacity"});
   EXPECT_THAT(silent, Not(HasSubstr("warning")));
   EXPECT_TRUE(independent);
-  EXPECT_EQ(run_program({"predict", text_path("without.pt"), text_path("folder")}).exit_code, 0);
+  must_succeed({"predict", text_path("without.pt"), text_path("folder")});
 }
 
 TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
-  const auto before = predict({text_path("folder"), "--csv"});
-  ASSERT_EQ(before.exit_code, 0) << before.err;
-  EXPECT_EQ(before.out.find("file,rank,class,probability\n" + text_path("folder/a.png") + ",1,"),
-            0U);
+  const auto before = must_succeed(predict({text_path("folder"), "--csv"}));
+  EXPECT_THAT(before.out,
+              StartsWith("file,rank,class,probability\n" + text_path("folder/a.png") + ",1,"));
   EXPECT_EQ(std::count(before.out.begin(), before.out.end(), '\n'), 1 + 4 * 2);
   EXPECT_THAT(before.out, HasSubstr(",\"dark, striped\",0."));
   write("folder/b/00.jpg", "no image");
@@ -230,10 +220,10 @@ TEST_F(PredictFiles, ThatAreDamagedAreALineEachAndTheRestGoesOn) {
   expect_one_line_error(json, 1, "00.jpg");
   EXPECT_EQ(json.json()["images"].size(), 5U);
   EXPECT_TRUE(json.json()["images"][2].contains("error")) << json.out;
-  const auto text = predict({text_path("folder/c.png"), text_path("folder/a.png"), "--top", "1"});
-  EXPECT_EQ(text.exit_code, 0) << text.err;
+  const auto text =
+      must_succeed(predict({text_path("folder/c.png"), text_path("folder/a.png"), "--top", "1"}));
   EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 2);
-  EXPECT_EQ(text.out.find(text_path("folder/c.png") + ": "), 0U);
+  EXPECT_THAT(text.out, StartsWith(text_path("folder/c.png") + ": "));
   EXPECT_THAT(text.out, HasSubstr(" %\n" + text_path("folder/a.png") + ": "));
 }
 
@@ -252,8 +242,7 @@ TEST_F(PredictFiles, AreRotatedByExif) {
   test::write_file(path("exif.jpg"), test::turned_jpeg_bytes(kSide, kSide, test::JpegKind::noise));
   test::write_file(path("turned.png"), test::png_bytes(kSide, kSide, turned));
   const auto of = [&](const std::string& name) {
-    const auto result = predict({text_path(name), "--json"});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = must_succeed(predict({text_path(name), "--json"}));
     return result.json()["images"][0]["top"];
   };
   EXPECT_EQ(of("exif.jpg"), of("turned.png"));
@@ -282,9 +271,8 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   fs::copy_file(path("folder/c.png"), path("folder/c.JFIF"));  // Content tells what it is.
   fs::create_directory_symlink("../elsewhere", path("folder/linked"));
   fs::create_symlink("/nonexistent.jpg", path("folder/gone.jpg"));
-  const auto result = predict({text_path("folder"), "--json"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  std::vector<std::string> files;
+  const auto result = must_succeed(predict({text_path("folder"), "--json"}));
+  Strings files;
   const nlohmann::json report = result.json();
   for (const auto& image : report["images"]) files.push_back(image["file"]);
   ASSERT_EQ(files.size(), 6U);
@@ -295,8 +283,8 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   for (const char* name : {"Thumbs.db", ".DS_Store", "desktop.ini"}) {
     write(std::string("folder/") + name, "of a system");
   }
-  const auto by_name = predict({text_path("folder/a.png"), text_path("folder/Thumbs.db")});
-  EXPECT_EQ(by_name.exit_code, 0) << by_name.err;
+  const auto by_name =
+      must_succeed(predict({text_path("folder/a.png"), text_path("folder/Thumbs.db")}));
   EXPECT_THAT(by_name.err,
               HasSubstr("warning: 1 left out: 1 hidden ('" + text_path("folder/Thumbs.db") + "')"));
   EXPECT_EQ(predict({text_path("folder"), "--json"}).err, result.err);

@@ -8,8 +8,9 @@
 
 namespace moesaic::testing {
 
-std::string recipe(const std::string& name) {
-  return (std::filesystem::path(MOESAIC_TEST_SOURCE_DIR) / "models" / name).string();
+std::vector<ProgramResult> all_must_succeed(std::vector<ProgramResult> results) {
+  for (const ProgramResult& result : results) must_succeed(result);
+  return results;
 }
 
 std::string bytes_in(const std::filesystem::path& file) {
@@ -39,10 +40,9 @@ void expect_same_losses(const std::filesystem::path& one, const std::filesystem:
 }
 
 Strings clusters(const Strings& more) {
-  Strings arguments = {"train", recipe("clusters/recipes/smoke.json"), "log_every=1",
-                       "phases.train.stop=null"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return joined(
+      {"train", recipe("clusters/recipes/smoke.json"), "log_every=1", "phases.train.stop=null"},
+      more);
 }
 
 void expect_one_line_of_all(const std::vector<ProgramResult>& results, const std::string& text,
@@ -66,12 +66,10 @@ Strings endless(const std::string& out, int timeout) {
 }
 
 ProgramResult run_script_of_two(const Strings& arguments, const std::string& script) {
-  ProgramOptions options;
-  options.environment = {"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1",
-                         "MASTER_PORT=" + std::to_string(free_port())};
-  Strings command = {"/bin/sh", "-c", script, "sh", MOESAIC_PROGRAM};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(command, options);
+  const ProgramOptions options{.environment = {"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                               "OMP_NUM_THREADS=1",
+                                               "MASTER_PORT=" + std::to_string(free_port())}};
+  return run_command(joined({"/bin/sh", "-c", script, "sh", MOESAIC_PROGRAM}, arguments), options);
 }
 
 }  // namespace moesaic::testing

@@ -46,15 +46,15 @@ inline int free_port() {
 struct Fate {
   int rank = -1, signal = 9;
   std::filesystem::path once_this_exists;
-  std::vector<std::string> arguments = {};  ///< Of its own, if it is not sent a signal.
-  std::vector<std::string> environment = {};  ///< Of its own, if it is not sent a signal.
-  std::string shell = {};                     ///< A script that starts it as "$@", if it is not sent a signal.
+  Strings arguments = {};    ///< Of its own, if it is not sent a signal.
+  Strings environment = {};  ///< Of its own, if it is not sent a signal.
+  std::string shell = {};    ///< A script that starts it as "$@", if it is not sent a signal.
 };
 
 /// Starts processes that belong together and waits for all of them.
-inline std::vector<ProgramResult> run_in_processes(
-    const std::vector<std::string>& arguments, int count, const Fate& fate = {},
-    const std::vector<std::string>& environment = {}) {
+inline std::vector<ProgramResult> run_in_processes(const Strings& arguments, int count,
+                                                   const Fate& fate = {},
+                                                   const Strings& environment = {}) {
   const std::string port = std::to_string(free_port());
   std::vector<ProgramResult> results(static_cast<size_t>(count));
   std::vector<std::thread> threads;
@@ -75,9 +75,8 @@ inline std::vector<ProgramResult> run_in_processes(
     }
     threads.emplace_back([&, rank, options, differs, scripted] {
       if (scripted) {
-        std::vector<std::string> command = {"/bin/sh", "-c", fate.shell, "sh", MOESAIC_PROGRAM};
-        command.insert(command.end(), arguments.begin(), arguments.end());
-        results[static_cast<size_t>(rank)] = run_command(command, options);
+        results[static_cast<size_t>(rank)] = run_command(
+            joined({"/bin/sh", "-c", fate.shell, "sh", MOESAIC_PROGRAM}, arguments), options);
         return;
       }
       // The others are at their meeting by then, or nearly.
@@ -90,10 +89,8 @@ inline std::vector<ProgramResult> run_in_processes(
   return results;
 }
 
-using Strings = std::vector<std::string>;
-
-/// Returns the path of a recipe below models/.
-std::string recipe(const std::string& name);
+/// Returns the results, or ends the test, which fails, unless every process succeeded.
+std::vector<ProgramResult> all_must_succeed(std::vector<ProgramResult> results);
 std::string bytes_in(const std::filesystem::path& file);
 /// Returns the lines on steps of training of a run's metrics.
 std::vector<nlohmann::json> train_lines(const std::filesystem::path& run);

@@ -7,13 +7,17 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
+
+#include "moesaic/base/process.h"
 
 namespace moesaic::testing {
 namespace {
@@ -93,13 +97,18 @@ void interrupt(pid_t child, const ProgramOptions& options) {
 
 }  // namespace
 
+Strings joined(Strings words, const Strings& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 nlohmann::json ProgramResult::json() const {
   auto document = nlohmann::json::parse(out, nullptr, false);
   EXPECT_FALSE(document.is_discarded()) << "no JSON document: " << out << err;
   return document.is_discarded() ? nlohmann::json() : document;
 }
 
-ProgramResult run_command(const std::vector<std::string>& command, const ProgramOptions& options) {
+ProgramResult run_command(const Strings& command, const ProgramOptions& options) {
   const fs::path folder = new_folder();
   std::fflush(nullptr);  // or the child prints once more what is still in the buffers
   const pid_t child = fork();
@@ -126,17 +135,34 @@ ProgramResult run_command(const std::vector<std::string>& command, const Program
   return result;
 }
 
-ProgramResult run_program(const std::vector<std::string>& arguments,
-                          const ProgramOptions& options) {
-  std::vector<std::string> command = {MOESAIC_PROGRAM};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_command(command, options);
+ProgramResult run_program(const Strings& arguments, const ProgramOptions& options) {
+  return run_command(joined({MOESAIC_PROGRAM}, arguments), options);
+}
+
+ProgramResult must_succeed(ProgramResult result) {
+  if (result.exit_code == 0) return result;
+  throw std::runtime_error(
+      fmt::format("exit code {}: {}{}", result.exit_code, result.out, result.err));
+}
+
+ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options) {
+  try {
+    return must_succeed(run_program(arguments, options));
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(fmt::format("{}: {}", fmt::join(arguments, " "), error.what()));
+  }
 }
 
 void expect_one_line_error(const ProgramResult& result, int code, const std::string& text) {
   EXPECT_EQ(result.exit_code, code) << result.err;
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_NE(result.err.find(text), std::string::npos) << result.err;
+}
+
+void expect_usage_error(const Strings& arguments, const std::string& text,
+                        const ProgramOptions& options) {
+  SCOPED_TRACE(fmt::format("moesaic {}", fmt::join(arguments, " ")));
+  expect_one_line_error(run_program(arguments, options), 2, text);
 }
 
 ProgramTest::ProgramTest() : folder_(new_folder()) {}
@@ -148,13 +174,38 @@ void ProgramTest::write(const std::string& name, const std::string& text) const 
   std::ofstream(path(name), std::ios::binary) << text;
 }
 
+ProgramResult ProgramTest::run_here(const std::string& arguments,
+                                    const ProgramOptions& options) const {
+  return run_command({"sh", "-c",
+                      fmt::format("cd {} && exec {} {}", shell_quoted(folder_.string()),
+                                  shell_quoted(MOESAIC_PROGRAM), arguments)},
+                     options);
+}
+
+nlohmann::json ProgramTest::quick_rows(const std::string& experiment,
+                                       const ProgramOptions& options) const {
+  const fs::path out = folder_ / fs::path(experiment).filename();
+  must_succeed({"reproduce", experiment, "--scale", "quick", "--out", out.string()}, options);
+  return nlohmann::json::parse(slurp(out / "results.json")).at("rows");
+}
+
 bool have_fashion_mnist() {
   static const bool found = run_program({"data", "verify", "fashion-mnist"}).exit_code == 0;
   return found;
 }
 
+void overwrite(const fs::path& file, uint64_t place, const std::string& bytes) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(static_cast<std::streamoff>(place));
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::string recipe(const std::string& name) {
+  return (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models" / name).string();
+}
+
 std::string smoke_recipe() {
-  return (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/vmoe/recipes/smoke.json").string();
+  return recipe("vmoe/recipes/smoke.json");
 }
 
 const fs::path& ProgramTest::smoke_run() {

@@ -14,7 +14,19 @@
     GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
   }
 
+// `why` is what the test needs that a sanitizer does not leave.
+#ifdef __SANITIZE_ADDRESS__
+#define SKIP_WITH_SANITIZER(why) GTEST_SKIP() << (why)
+#else
+#define SKIP_WITH_SANITIZER(why)
+#endif
+
 namespace moesaic::testing {
+
+using Strings = std::vector<std::string>;
+
+/// Returns the words of both, e.g. of a command.
+Strings joined(Strings words, const Strings& more);
 
 struct ProgramResult {
   int exit_code = 0;
@@ -29,22 +41,33 @@ struct ProgramResult {
 };
 
 struct ProgramOptions {
-  std::vector<std::string> environment;  ///< NAME=value
+  Strings environment;  ///< NAME=value
   int interrupt_after_ms =
       -1;  ///< sends `signal` once `interrupt_when` exists and this time has passed
   std::filesystem::path interrupt_when;
   int signal = 2;  ///< SIGINT
 };
 
-ProgramResult run_program(const std::vector<std::string>& arguments,
-                          const ProgramOptions& options = {});
+ProgramResult run_program(const Strings& arguments, const ProgramOptions& options = {});
 /// Any other program, e.g. python3.
-ProgramResult run_command(const std::vector<std::string>& command,
-                          const ProgramOptions& options = {});
+ProgramResult run_command(const Strings& command, const ProgramOptions& options = {});
+
+/// Returns the result, or ends the test, which fails, unless the program succeeded.
+ProgramResult must_succeed(ProgramResult result);
+ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options = {});
 
 /// Fails the test unless the program ended with `code` and one line on standard error that holds
 /// `text`.
 void expect_one_line_error(const ProgramResult& result, int code, const std::string& text);
+/// The same of a program that is run with wrong arguments.
+void expect_usage_error(const Strings& arguments, const std::string& text,
+                        const ProgramOptions& options = {});
+
+/// Writes bytes over those at a place of a file.
+void overwrite(const std::filesystem::path& file, uint64_t place, const std::string& bytes);
+
+/// Returns the path of a recipe below models/.
+std::string recipe(const std::string& name);
 
 /// A test with a folder of its own, removed afterwards.
 class ProgramTest : public ::testing::Test {
@@ -55,6 +78,12 @@ class ProgramTest : public ::testing::Test {
   std::filesystem::path path(const std::string& name) const { return folder_ / name; }
   std::string text_path(const std::string& name) const { return path(name).string(); }
   void write(const std::string& name, const std::string& text) const;
+
+  /// Runs the program with the test's folder as the current one, and arguments for a shell.
+  ProgramResult run_here(const std::string& arguments, const ProgramOptions& options = {}) const;
+  /// Reproduces an experiment at quick scale; returns the rows of its results.
+  nlohmann::json quick_rows(const std::string& experiment,
+                            const ProgramOptions& options = {}) const;
 
   /// A finished run of the smoke recipe, trained once for all tests; skips the test without
   /// Fashion-MNIST.

@@ -2,7 +2,6 @@
 // The operators from stock Python: loaded, differentiated, checked by PyTorch's own checks.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/version.h>
 
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include "integration/served.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -46,7 +46,7 @@ class PythonOperators : public ProgramTest {
     python_ = found;
   }
 
-  ProgramResult run_python(std::vector<std::string> arguments) const {
+  ProgramResult run_python(Strings arguments) const {
     arguments.insert(arguments.begin(), {python_, "-W", "ignore"});
     return run_command(arguments);
   }
@@ -92,12 +92,9 @@ for reductions, sides, orientation, reduced in (
 
 TEST_F(PythonOperators, TheFactsOfAnExportMakeTheNetworksInput) {
   const std::string run = smoke_run().string();
-  ASSERT_EQ(
-      run_program({"export", run, "--format", "safetensors", "--out", text_path("out")}).exit_code,
-      0);
-  const auto result = run_python(
-      {"-c", kInputCheck, source_path("tests/integration"), text_path("out/preprocess.json")});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  must_succeed({"export", run, "--format", "safetensors", "--out", text_path("out")});
+  must_succeed(run_python(
+      {"-c", kInputCheck, source_path("tests/integration"), text_path("out/preprocess.json")}));
 }
 
 /// Probabilities of a photograph by the page's preprocessing and stock PyTorch.
@@ -125,25 +122,20 @@ assert Image.open(sys.argv[2]).format == "MPO"
 TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
   if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
   const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
-  ASSERT_EQ(run_program({"export", run, "--format", "torchscript", "--out", script}).exit_code, 0);
-  std::vector<std::string> photos, predict = {"predict", run, "--json"};
+  must_succeed({"export", run, "--format", "torchscript", "--out", script});
+  Strings photos;
   for (const auto& [height, width] : {std::pair(601, 397), {130, 235}, {33, 90}, {64, 64}}) {
     photos.push_back(text_path(fmt::format("{}.jpg", height)));
     test::write_file(photos.back(), test::jpeg_bytes(height, width, test::JpegKind::noise, {}));
   }
   // Two pictures in one file, as some cameras write them: Pillow calls it MPO.
-  const auto paired = run_python({"-c", kTwoPictures, photos.front(), text_path("two.jpg")});
-  ASSERT_EQ(paired.exit_code, 0) << paired.err;
+  must_succeed(run_python({"-c", kTwoPictures, photos.front(), text_path("two.jpg")}));
   photos.push_back(text_path("two.jpg"));
-  predict.insert(predict.end(), photos.begin(), photos.end());
-  const auto predicted = run_program(predict);
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const auto predicted = must_succeed(joined({"predict", run, "--json"}, photos));
   write("predicted.json", predicted.out);
-  std::vector<std::string> check = {"-c", kPhotoCheck, source_path("tests/integration"), script,
-                                    text_path("predicted.json")};
-  check.insert(check.end(), photos.begin(), photos.end());
-  const auto result = run_python(check);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  must_succeed(run_python(joined(
+      {"-c", kPhotoCheck, source_path("tests/integration"), script, text_path("predicted.json")},
+      photos)));
 }
 
 /// The page's reader against TorchScript. Where Python's safetensors is not installed, a few lines
@@ -177,12 +169,9 @@ TEST_F(PythonOperators, TheReaderOfThePageIsTheExportedNetwork) {
     const std::string checkpoint = (smoke_run() / "checkpoints" / phase).string();
     const std::string out = text_path(phase), script = out + ".ts.pt";
     for (const auto& [format, place] : {std::pair("safetensors", out), {"torchscript", script}}) {
-      ASSERT_EQ(run_program({"export", checkpoint, "--format", format, "--out", place}).exit_code,
-                0);
+      must_succeed({"export", checkpoint, "--format", format, "--out", place});
     }
-    const auto result =
-        run_python({"-c", kReaderCheck, source_path("tests/integration"), out, script});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    must_succeed(run_python({"-c", kReaderCheck, source_path("tests/integration"), out, script}));
   }
 }
 
@@ -196,13 +185,10 @@ class PythonServers : public PythonOperators {
     options_.environment = {"MOESAIC_PYTHON=" + python_};
   }
 
-  std::string exported(const std::string& format, const std::vector<std::string>& more = {}) const {
+  std::string exported(const std::string& format, const Strings& more = {}) const {
     const std::string file = text_path(fmt::format("model{}.{}", more.size(), format));
-    std::vector<std::string> words = {"export", smoke_run().string(), "--format", format, "--out",
-                                      file};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = run_program(words, options_);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    must_succeed(joined({"export", smoke_run().string(), "--format", format, "--out", file}, more),
+                 options_);
     return file;
   }
 
@@ -245,8 +231,7 @@ TEST_F(PythonServers, PredictEvalAndBenchUseAProgramWithItsLabelsAndPreprocessin
   const std::string photo = text_path("photo.jpg");
   test::write_file(photo, test::jpeg_bytes(33, 90, test::JpegKind::noise, {}));
   const auto predicted = [&](const std::string& network) {
-    const auto result = run_program({"predict", network, photo, "--json"});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = must_succeed({"predict", network, photo, "--json"});
     return result.json()["images"][0]["top"];
   };
   const auto wanted = predicted(smoke_run().string());
@@ -281,8 +266,7 @@ const std::string kBuiltLibrary = MOESAIC_BUILD_DIR "/lib/libmoesaic.so";
 
 TEST_F(PythonOperators, LoadFromTheBuildAndFromWhereItIsInstalled) {
   const std::string prefix = text_path("installed");
-  ASSERT_EQ(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}).exit_code,
-            0);
+  must_succeed(run_command({"cmake", "--install", MOESAIC_BUILD_DIR, "--prefix", prefix}));
   for (const std::string& library : {kBuiltLibrary, prefix + "/lib/libmoesaic.so"}) {
     const auto result = run_python({"-c", fmt::format("import torch; torch.ops.load_library('{}'); "
                                                       "print(torch.ops.moesaic.dispatch.default)",
@@ -292,20 +276,16 @@ TEST_F(PythonOperators, LoadFromTheBuildAndFromWhereItIsInstalled) {
 }
 
 TEST_F(PythonOperators, PassGradcheckAndOpcheck) {
-  const auto result = run_python({source_path("tests/python/operators_test.py"), kBuiltLibrary});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  must_succeed(run_python({source_path("tests/python/operators_test.py"), kBuiltLibrary}));
 }
 
 TEST_F(PythonOperators, CompileOnceForAnyNumberOfTokensAndTakeHalfLogits) {
-  const auto result =
-      run_python({"-B", source_path("tests/python/compilers_test.py"), kBuiltLibrary});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  must_succeed(run_python({"-B", source_path("tests/python/compilers_test.py"), kBuiltLibrary}));
 }
 
 TEST_F(PythonOperators, ThePackageOfThisBuildPassesItsTests) {
-  const auto result =
-      run_python({"-B", source_path("tests/python/package_test.py"), MOESAIC_BUILD_DIR});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto result = must_succeed(
+      run_python({"-B", source_path("tests/python/package_test.py"), MOESAIC_BUILD_DIR}));
   if (result.err.find("skipped=") != result.err.npos) {
     GTEST_SKIP() << "a part needs Python's timm, transformers, pandas and matplotlib";
   }
@@ -315,9 +295,8 @@ TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
   fs::create_directory(path("build"));
   fs::create_directory_symlink(MOESAIC_BUILD_DIR, path("build/release"));
   const std::string example = source_path("tests/consumer/operators.py");
-  const auto result = run_command(
-      {"sh", "-c", fmt::format("cd '{}' && '{}' '{}'", path("").string(), python_, example)});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed(run_command(
+      {"sh", "-c", fmt::format("cd '{}' && '{}' '{}'", path("").string(), python_, example)}));
   expect_quoted("docs/operators.md", "tests/consumer/operators.py", "python", "import torch");
   expect_shown("docs/operators.md", result.out);
 }
@@ -327,28 +306,24 @@ TEST_F(PythonOperators, PackParquetFilesIntoShardsThatTheProgramReads) {
     GTEST_SKIP() << "needs Python's pyarrow";
   }
   const std::string tools = source_path("tools/python");
-  const auto tested = run_python({"-B", source_path("tests/python/parquet_test.py"), tools});
-  EXPECT_EQ(tested.exit_code, 0) << tested.out << tested.err;
+  must_succeed(run_python({"-B", source_path("tests/python/parquet_test.py"), tools}));
   test::write_file(path("photo.jpg"), test::jpeg_bytes(33, 90, test::JpegKind::noise, {}));
-  const auto packed = run_command(
+  must_succeed(run_command(
       {"sh", "-c",
        fmt::format("cd '{0}' && '{1}' -c 'import pyarrow, pyarrow.parquet; "
                    "pyarrow.parquet.write_table(pyarrow.table({{\"image\": [{{\"bytes\": "
                    "open(\"photo.jpg\", \"rb\").read()}}] * 3, \"label\": [0, 1, 0]}}), "
                    "\"a.parquet\")' && '{1}' -B '{2}/pack_parquet.py' train=a.parquet --out pets",
-                   path("").string(), python_, tools)});
-  ASSERT_EQ(packed.exit_code, 0) << packed.err;
-  const auto verified = run_program({"data", "verify", text_path("pets/pets.json")});
-  EXPECT_EQ(verified.exit_code, 0) << verified.err;
-  EXPECT_NE(verified.out.find("train: 3 of 3"), verified.out.npos) << verified.out;
+                   path("").string(), python_, tools)}));
+  const auto verified = must_succeed({"data", "verify", text_path("pets/pets.json")});
+  EXPECT_THAT(verified.out, HasSubstr("train: 3 of 3"));
 }
 
 class PythonEmbeddings : public PythonOperators {
  protected:
   void expect_to_pass(const std::string& python, const std::string& part) const {
-    const auto result = run_command({python, "-B", source_path("tests/python/embeddings_test.py"),
-                                     source_path("tools/python"), part});
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    must_succeed(run_command({python, "-B", source_path("tests/python/embeddings_test.py"),
+                              source_path("tools/python"), part}));
   }
 };
 

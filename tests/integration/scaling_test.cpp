@@ -10,21 +10,18 @@
 namespace moesaic::testing {
 namespace {
 
-ProgramResult plan_processes(const std::vector<std::string>& changes, bool dry = true) {
-  std::vector<std::string> arguments = {
-      "train", MOESAIC_TEST_SOURCE_DIR "/models/vmoe/recipes/pretrain-imagenet21k.json",
-      "precision=bfloat16"};
+ProgramResult plan_processes(const Strings& changes, bool dry = true) {
+  Strings arguments = {"train", recipe("vmoe/recipes/pretrain-imagenet21k.json"),
+                       "precision=bfloat16"};
   if (dry) arguments.emplace_back("--dry-run");
-  arguments.insert(arguments.end(), changes.begin(), changes.end());
-  return run_program(arguments);
+  return run_program(joined(arguments, changes));
 }
 
 TEST(ScalingProgram, PlansManyProcesses) {
-  const auto one =
+  const auto one = must_succeed(
       plan_processes({"phases.0.gradient_accumulation_steps=1", "--processes", "64", "--gpu",
                       "h200", "--expert-parallel", "8", "model.preset=vmoe/h14-every2",
-                      "model.encoder.moe.num_experts=8"});
-  ASSERT_EQ(one.exit_code, 0) << one.err;
+                      "model.encoder.moe.num_experts=8"}));
   EXPECT_THAT(one.out, HasSubstr("processes     pretrain: 64 on h200 GPUs"));
   for (const char* line : {"images        64 of a batch of 4096", "\nmemory        of each: ",
                            "\n  gradients ", "\n  expert_gradients ", "\n  row_counts ",
@@ -40,9 +37,8 @@ TEST(ScalingProgram, PlansManyProcesses) {
 
 TEST(ScalingProgram, ComparesNumbersOfProcesses) {
   const auto table =
-      plan_processes({"--processes", "8,64", "phases.0.gradient_accumulation_steps=1",
-                      "activation_checkpointing=true"});
-  ASSERT_EQ(table.exit_code, 0) << table.err;
+      must_succeed(plan_processes({"--processes", "8,64", "phases.0.gradient_accumulation_steps=1",
+                                   "activation_checkpointing=true"}));
   EXPECT_THAT(table.out,
               AllOf(HasSubstr("efficiency   images/s"), HasSubstr("\n        8     512 "),
                     HasSubstr("\n       64      64 ")));
@@ -50,8 +46,7 @@ TEST(ScalingProgram, ComparesNumbersOfProcesses) {
 
 TEST(ScalingProgram, SaysWhatCannotBe) {
   const std::string whole = "phases.0.gradient_accumulation_steps=1";
-  const auto refused = [](const std::vector<std::string>& changes, const std::string& text,
-                          bool dry = true) {
+  const auto refused = [](const Strings& changes, const std::string& text, bool dry = true) {
     const auto result = plan_processes(changes, dry);
     EXPECT_EQ(result.exit_code, 2) << result.out;
     EXPECT_THAT(result.err, HasSubstr(text));
@@ -94,7 +89,7 @@ TEST_F(SentBytes, AreThoseOfThePlan) {
       "optimizer": {"name": "sgd", "lr": 0.01}}]})");
   for (const std::string experts : {"1", "2"}) {
     SCOPED_TRACE(experts);
-    const auto with = [&](std::vector<std::string> more) {
+    const auto with = [&](Strings more) {
       more.insert(more.begin(), {"train", text_path("run.json"), "--expert-parallel", experts});
       return more;
     };

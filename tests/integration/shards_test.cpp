@@ -45,14 +45,14 @@ class PackedData : public ProgramTest {
     return bytes;
   }
 
-  ProgramResult pack(const std::string& out, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {"data",  "pack",         text_path("mini.json"),
-                                          "--out", text_path(out), "--shards"};
+  ProgramResult pack(const std::string& out, Strings more = {}) const {
+    Strings arguments = {"data",  "pack",         text_path("mini.json"),
+                         "--out", text_path(out), "--shards"};
     if (more.empty()) more = {"6"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_program(arguments, options_);
   }
-  ProgramResult train(const std::string& out, std::vector<std::string> more = {}) const {
+  ProgramResult train(const std::string& out, Strings more = {}) const {
     more.insert(more.begin(), {"train", text_path("run.json"), "--out", text_path(out)});
     return run_program(more, options_);
   }
@@ -69,26 +69,22 @@ class PackedData : public ProgramTest {
 };
 
 TEST_F(PackedData, WithoutHashesIsFetchedAndNotCalledVerified) {
-  ASSERT_EQ(pack("packed").exit_code, 0);
+  must_succeed(pack("packed"));
   write("own.json", R"({"name": "own", "format": "shards", "classes": ["dark", "bright"],
       "shards": {"train": [{"name": "train-{00000..00005}.tar"}]}, "urls": ["file://)" +
                         text_path("packed") + "\"]}");
   for (const char* state : {": 6 files fetched in ", ": here, "}) {
-    const auto fetched = run_program({"data", "fetch", text_path("own.json")}, options_);
-    EXPECT_EQ(fetched.exit_code, 0) << fetched.err;
+    const auto fetched = must_succeed({"data", "fetch", text_path("own.json")}, options_);
     EXPECT_THAT(fetched.out,
                 AllOf(HasSubstr(state), HasSubstr("not verified: no SHA-256 of 6 files is")));
   }
 }
 
 TEST_F(PackedData, IsTrainedOnByTwoProcessesAsByOne) {
-  ASSERT_EQ(pack("packed").exit_code, 0);
-  const auto one = train("one");
-  ASSERT_EQ(one.exit_code, 0) << one.err;
-  const auto two = run_in_processes({"train", text_path("run.json"), "--out", text_path("two")}, 2,
-                                    {}, options_.environment);
-  ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
-  ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
+  must_succeed(pack("packed"));
+  must_succeed(train("one"));
+  all_must_succeed(run_in_processes({"train", text_path("run.json"), "--out", text_path("two")}, 2,
+                                    {}, options_.environment));
   const auto wanted = read_tensors(path("one") / "checkpoints/train/model.safetensors");
   const auto found = read_tensors(path("two") / "checkpoints/train/model.safetensors");
   ASSERT_EQ(found.size(), wanted.size());
@@ -98,38 +94,30 @@ TEST_F(PackedData, IsTrainedOnByTwoProcessesAsByOne) {
 }
 
 TEST_F(PackedData, IsTrainedOnResumedAndEvaluated) {
-  const auto packed = pack("packed");
-  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  const auto packed = must_succeed(pack("packed"));
   EXPECT_THAT(packed.out, AllOf(HasSubstr("train      60 images in 6 shards, "),
                                 HasSubstr("test       12 images in 2 shards, "),
                                 HasSubstr("phases.0.data=" + text_path("packed/packed.json"))));
-  const auto verified = run_program({"data", "verify", text_path("packed/packed.json")}, options_);
-  EXPECT_EQ(verified.exit_code, 0) << verified.out;
+  const auto verified = must_succeed({"data", "verify", text_path("packed/packed.json")}, options_);
   EXPECT_THAT(verified.out, AllOf(HasSubstr("train-00005.tar"), HasSubstr("train: 60 of 60")));
 
-  const auto trained = train("run", {"num_loader_threads=0"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto threaded = train("threaded", {"num_loader_threads=8"});
-  ASSERT_EQ(threaded.exit_code, 0) << threaded.err;
+  must_succeed(train("run", {"num_loader_threads=0"}));
+  must_succeed(train("threaded", {"num_loader_threads=8"}));
   expect_same_model("run", "threaded");
 
   ProgramOptions stopping = options_;
   stopping.interrupt_after_ms = 0;
   stopping.interrupt_when = path("stopped") / "metrics.jsonl";
-  const std::vector<std::string> again = {"train", text_path("run.json"), "--out",
-                                          text_path("stopped")};
+  const Strings again = {"train", text_path("run.json"), "--out", text_path("stopped")};
   const auto stopped = run_program(again, stopping);
   ASSERT_TRUE(stopped.exit_code == 130 || stopped.exit_code == 0) << stopped.err;
-  const auto resumed = train("stopped", {"--resume"});
-  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  must_succeed(train("stopped", {"--resume"}));
   expect_same_model("run", "stopped");
 
-  const auto own = run_program({"eval", text_path("run"), "--json"}, options_);
-  ASSERT_EQ(own.exit_code, 0) << own.err;
+  const auto own = must_succeed({"eval", text_path("run"), "--json"}, options_);
   EXPECT_EQ(own.json()["images"], 12);
-  const auto unpacked =
-      run_program({"eval", text_path("run"), "--data", text_path("mini.json"), "--json"}, options_);
-  ASSERT_EQ(unpacked.exit_code, 0) << unpacked.err;
+  const auto unpacked = must_succeed(
+      {"eval", text_path("run"), "--data", text_path("mini.json"), "--json"}, options_);
   EXPECT_EQ(unpacked.json()["accuracy"], own.json()["accuracy"]);  // Of the same pixels.
   EXPECT_NEAR(unpacked.json()["loss"].get<double>(), own.json()["loss"].get<double>(), 1e-5);
 }
@@ -141,21 +129,20 @@ TEST_F(PackedData, WrongUseIsOneLineAndLeavesNothing) {
   expect_one_line_error(pack("packed", {"2", "--size", "x"}), 2, "--size");
   expect_one_line_error(pack("data", {"2"}), 2, "already exists; name a new or an empty folder");
   EXPECT_FALSE(std::filesystem::exists(path("packed")));
-  expect_one_line_error(
-      run_program({"data", "pack", "latent-small", "--shards", "2", "--out", text_path("packed")}),
-      2, "not images");
-  ASSERT_EQ(pack("packed").exit_code, 0);
+  expect_usage_error(
+      {"data", "pack", "latent-small", "--shards", "2", "--out", text_path("packed")},
+      "not images");
+  must_succeed(pack("packed"));
   std::filesystem::remove(path("packed/train-00003.tar"));
   expect_one_line_error(train("run"), 1, "file 'train-00003.tar' not found");
 }
 
 TEST_F(PackedData, ATruncatedShardIsNamed) {
-  ASSERT_EQ(pack("packed").exit_code, 0);
+  must_succeed(pack("packed"));
   const std::filesystem::path shard = path("packed/train-00002.tar");
   std::filesystem::resize_file(shard, std::filesystem::file_size(shard) / 2);
-  expect_one_line_error(
-      run_program({"eval", text_path("run"), "--data", text_path("packed/packed.json")}, options_),
-      2, "run");  // There is no run yet.
+  expect_usage_error({"eval", text_path("run"), "--data", text_path("packed/packed.json")}, "run",
+                     options_);  // There is no run yet.
   const auto trained = train("run");
   EXPECT_EQ(trained.exit_code, 1);
   EXPECT_THAT(trained.err, HasSubstr("of 60 train images are lost in corrupt shards"));

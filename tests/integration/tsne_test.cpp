@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images of an evaluation, from a run of generated data.
-#include <gtest/gtest.h>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -14,10 +14,8 @@ namespace fs = std::filesystem;
 class EvalFigure : public ProgramTest {
  protected:
   std::string trained() const {
-    const auto result =
-        run_program({"train", MOESAIC_TEST_SOURCE_DIR "/models/clusters/recipes/figure1-cubic.json",
-                     "phases.0.steps=3", "--out", text_path("run")});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    must_succeed({"train", recipe("clusters/recipes/figure1-cubic.json"), "phases.0.steps=3",
+                  "--out", text_path("run")});
     return text_path("run");
   }
 };
@@ -26,16 +24,15 @@ TEST_F(EvalFigure, IsDrawnBesideWhatEvalPrints) {
   const std::string run = trained();
   const auto plain = run_program({"eval", run, "--json"});
   const auto drawn =
-      run_program({"eval", run, "--json", "--tsne", text_path("a.svg"), "--tsne-of", "inputs",
-                   "--tsne-points", "60", "--tsne-color", "group", "--tsne-boundary"});
-  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
-  EXPECT_NE(drawn.err.find("60 points, coloured by group"), std::string::npos) << drawn.err;
+      must_succeed({"eval", run, "--json", "--tsne", text_path("a.svg"), "--tsne-of", "inputs",
+                    "--tsne-points", "60", "--tsne-color", "group", "--tsne-boundary"});
+  EXPECT_THAT(drawn.err, HasSubstr("60 points, coloured by group"));
   auto wanted = plain.json(), found = drawn.json();
   for (auto* report : {&wanted, &found}) report->erase("images_per_second");
   EXPECT_EQ(found, wanted);
-  EXPECT_NE(read_text(path("a.svg")).find("cluster 4"), std::string::npos);
+  EXPECT_THAT(read_text(path("a.svg")), HasSubstr("cluster 4"));
   EXPECT_TRUE(fs::exists(path("a.gp")) && fs::exists(path("a.tsv")));
-  expect_one_line_error(run_program({"eval", run, "--tsne", text_path("a.svg")}), 2, "a.svg");
+  expect_usage_error({"eval", run, "--tsne", text_path("a.svg")}, "a.svg");
 }
 
 /// Runs the program in a mount namespace, with a file system of 24 KB at `folder`.
@@ -53,14 +50,14 @@ TEST_F(EvalFigure, OnAFullDiskLeavesNothingAndFails) {
                            shell_quoted(text_path("small")) + " >&2; exit $code";
   const auto result = run_command({"unshare", "-rm", "sh", "-c", mount + eval});
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_NE(result.err.find("small/a."), std::string::npos) << result.err;
-  EXPECT_EQ(result.err.find(".part"), std::string::npos) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("small/a."));
+  EXPECT_THAT(result.err, Not(HasSubstr(".part")));
   EXPECT_FALSE(result.err.ends_with("a.png\n")) << result.err;
 }
 
 TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   const std::string run = trained();
-  const auto refuse = [&](std::vector<std::string> options, const std::string& text) {
+  const auto refuse = [&](Strings options, const std::string& text) {
     options.insert(options.begin(), {"eval", run});
     const auto result = run_program(options);
     expect_one_line_error(result, 2, text);
@@ -74,14 +71,14 @@ TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   const auto unwritable = run_program({"eval", run, "--tsne", "/proc/a.png"});
   EXPECT_EQ(unwritable.exit_code, 1);
   EXPECT_EQ(unwritable.out, "");
-  EXPECT_NE(unwritable.err.find("/proc: cannot write here"), std::string::npos) << unwritable.err;
+  EXPECT_THAT(unwritable.err, HasSubstr("/proc: cannot write here"));
   for (const char* option : {"--tsne a.png", "--confusion a.csv"}) {
     const auto here = run_command({"sh", "-c",
                                    "cd /proc && " + std::string(MOESAIC_PROGRAM) + " eval " +
                                        shell_quoted(run) + " " + option});
     EXPECT_EQ(here.exit_code, 1);
     EXPECT_EQ(here.out, "");
-    EXPECT_NE(here.err.find("/proc: cannot write here"), std::string::npos) << here.err;
+    EXPECT_THAT(here.err, HasSubstr("/proc: cannot write here"));
   }
   refuse({"--tsne", file, "--tsne-points", "9"}, "between 10 and 10000");
   refuse({"--tsne", file, "--tsne-points", "10001"}, "between 10 and 10000");
@@ -90,7 +87,7 @@ TEST_F(EvalFigure, WhatIsWrongIsSaidBeforeAnythingIsPrintedOrWritten) {
   const auto late = run_program({"eval", run, "--tsne", file, "--tsne-class", "+2"});
   EXPECT_EQ(late.exit_code, 2);
   EXPECT_EQ(late.out, "");
-  EXPECT_NE(late.err.find("has no class '+2'"), std::string::npos) << late.err;
+  EXPECT_THAT(late.err, HasSubstr("has no class '+2'"));
   EXPECT_FALSE(fs::exists(path("a.gp")));
 }
 

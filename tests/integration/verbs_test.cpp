@@ -17,18 +17,15 @@ namespace fs = std::filesystem;
 class OwnNetwork : public ProgramTest {
  protected:
   OwnNetwork() {
-    const auto result =
-        run_program({"train", MOESAIC_TEST_SOURCE_DIR "/models/clusters/recipes/figure1-cubic.json",
-                     "phases.0.steps=3", "--out", run()});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    must_succeed({"train", recipe("clusters/recipes/figure1-cubic.json"), "phases.0.steps=3",
+                  "--out", run()});
   }
   std::string run() const { return text_path("run"); }
 };
 
 TEST_F(OwnNetwork, IsEvaluatedByClassWithAConfusionMatrix) {
-  const auto result = run_program({"eval", run(), "--json", "--confusion", text_path("a.csv"),
-                                   "--confusion", text_path("a.png")});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed({"eval", run(), "--json", "--confusion", text_path("a.csv"),
+                                    "--confusion", text_path("a.png")});
   const auto report = result.json();
   ASSERT_EQ(report["per_class"].size(), report["classes"].size());
   int images = 0, correct = 0;
@@ -43,7 +40,7 @@ TEST_F(OwnNetwork, IsEvaluatedByClassWithAConfusionMatrix) {
     EXPECT_DOUBLE_EQ(found["accuracy"],
                      100.0 * found["correct"].get<double>() / found["images"].get<double>());
     std::getline(table, line);
-    std::vector<std::string> fields;
+    Strings fields;
     std::istringstream cells(line);
     for (std::string field; std::getline(cells, field, ',');) fields.push_back(field);
     ASSERT_EQ(fields.size(), report["classes"].size() + 1);
@@ -59,8 +56,7 @@ TEST_F(OwnNetwork, IsEvaluatedByClassWithAConfusionMatrix) {
 }
 
 TEST_F(OwnNetwork, IsComparedWithOthersInATable) {
-  const auto text = run_program({"eval", run(), run() + "/best"});
-  ASSERT_EQ(text.exit_code, 0) << text.err;
+  const auto text = must_succeed({"eval", run(), run() + "/best"});
   EXPECT_THAT(text.out, AllOf(StartsWith("checkpoint "), HasSubstr(run() + "/checkpoints/step_3  "),
                               HasSubstr(run() + "/best  "), HasSubstr(" accuracy  parameters  ")));
   const auto both = run_program({"eval", run(), run() + "/best", "--json"}).json();
@@ -68,8 +64,8 @@ TEST_F(OwnNetwork, IsComparedWithOthersInATable) {
   const auto alone = run_program({"eval", run() + "/best", "--json"}).json();
   EXPECT_EQ(both[1]["accuracy"], alone["accuracy"]);
   EXPECT_EQ(both[1]["checkpoint"], alone["checkpoint"]);
-  expect_one_line_error(run_program({"eval", run(), run(), "--confusion", text_path("a.csv")}), 2,
-                        "--tsne show one checkpoint, not 2; name one");
+  expect_usage_error({"eval", run(), run(), "--confusion", text_path("a.csv")},
+                     "--tsne show one checkpoint, not 2; name one");
 }
 
 TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
@@ -85,12 +81,10 @@ TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
 }
 
 TEST_F(OwnNetwork, GivesItsFeaturesAndAFewShotProbeOfThem) {
-  const auto stored = run_program({"eval", run(), "--features", text_path("f.safetensors")});
-  ASSERT_EQ(stored.exit_code, 0) << stored.err;
+  must_succeed({"eval", run(), "--features", text_path("f.safetensors")});
   EXPECT_TRUE(fs::exists(path("f.safetensors")));
-  const auto probed = run_program({"eval", run(), run() + "/best", "--shots", "1,4", "--shot-seeds",
-                                   "2", "--shot-l2", "1,1024", "--json"});
-  ASSERT_EQ(probed.exit_code, 0) << probed.err;
+  const auto probed = must_succeed({"eval", run(), run() + "/best", "--shots", "1,4",
+                                    "--shot-seeds", "2", "--shot-l2", "1,1024", "--json"});
   const auto found = probed.json()[1]["few_shot"];
   for (const char* shots : {"1-shot", "4-shot"}) {
     EXPECT_GT(found[shots], 0.0);
@@ -102,7 +96,7 @@ TEST_F(OwnNetwork, GivesItsFeaturesAndAFewShotProbeOfThem) {
 }
 
 TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
-  const auto refuse = [&](std::vector<std::string> options, int code, const std::string& text) {
+  const auto refuse = [&](Strings options, int code, const std::string& text) {
     options.insert(options.begin(), {"eval", run()});
     const auto result = run_program(options);
     EXPECT_EQ(result.exit_code, code);
@@ -130,13 +124,13 @@ TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
 
 TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
   for (const char* verb : {"eval", "bench"}) {
-    expect_one_line_error(run_program({verb, run(), "--precision", "int8"}), 2,
-                          "precision int8 is for experts that are MLPs; leave it out");
+    expect_usage_error({verb, run(), "--precision", "int8"},
+                       "precision int8 is for experts that are MLPs; leave it out");
   }
-  expect_one_line_error(
-      run_program({"export", run(), "--format", "safetensors", "--out", text_path("out"),
-                   "--precision", "int8"}),
-      2, "export: --precision int8 is for the formats onnx, pt2, pytorch; leave it out");
+  expect_usage_error(
+      {"export", run(), "--format", "safetensors", "--out", text_path("out"), "--precision",
+       "int8"},
+      "export: --precision int8 is for the formats onnx, pt2, pytorch; leave it out");
 }
 
 class Int8 : public ProgramTest {};
@@ -150,9 +144,8 @@ TEST_F(Int8, IsRefusedInOneLineWhereTheProcessorHasNoProductForIt) {
 }
 
 TEST_F(OwnNetwork, IsTimedByBatchSize) {
-  const auto result = run_program({"bench", run(), "--batch-sizes", "4,1", "--seconds", "0",
-                                   "--precision", "bfloat16", "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed({"bench", run(), "--batch-sizes", "4,1", "--seconds", "0",
+                                    "--precision", "bfloat16", "--json"});
   const auto report = result.json();
   EXPECT_EQ(report["precision"], "bfloat16");
   EXPECT_EQ(report["device"], "cpu");
@@ -166,15 +159,14 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
     EXPECT_GT(row["median_ms"], 0.0);
     EXPECT_GT(row["bytes"], report["weight_bytes"]);
   }
-  const auto table = run_program({"bench", run(), "--batch-sizes", "2", "--seconds", "0"});
-  EXPECT_EQ(table.exit_code, 0) << table.err;
+  const auto table = must_succeed({"bench", run(), "--batch-sizes", "2", "--seconds", "0"});
   for (const char* text : {"processor", ", float32\n", "images/s", "memory", " parameters"}) {
     EXPECT_THAT(table.out, HasSubstr(text));
   }
-  expect_one_line_error(run_program({"bench", run(), "--batch-sizes", "0"}), 2, "between 1 and");
-  expect_one_line_error(run_program({"bench", "vmoe", "--seconds", "1"}), 2,
-                        "--seconds is for a checkpoint, but 'vmoe' is a benchmark");
-  expect_one_line_error(run_program({"bench", text_path("none")}), 2, "none");
+  expect_usage_error({"bench", run(), "--batch-sizes", "0"}, "between 1 and");
+  expect_usage_error({"bench", "vmoe", "--seconds", "1"},
+                     "--seconds is for a checkpoint, but 'vmoe' is a benchmark");
+  expect_usage_error({"bench", text_path("none")}, "none");
 }
 
 class Compare : public ProgramTest {};
@@ -184,8 +176,7 @@ TEST_F(Compare, PrintsDifferencesOfRowsInPairsOfRuns) {
     {"name": "wide, deep", "metric": "accuracy", "values": {"1": 90, "2": 91, "3": 95}},
     {"name": "small", "metric": "accuracy", "values": {"1": 91, "2": 94, "3": 97}}]})");
   const auto text =
-      run_program({"compare", text_path("a.json"), "--rows", "wide, deep", "--rows", "small"});
-  EXPECT_EQ(text.exit_code, 0) << text.err;
+      must_succeed({"compare", text_path("a.json"), "--rows", "wide, deep", "--rows", "small"});
   EXPECT_EQ(text.out,
             "row    against     metric    n  difference  std. error     95 % interval\n"
             "small  wide, deep  accuracy  3           2      0.5774  -0.4841 to 4.484\n");
@@ -195,8 +186,8 @@ TEST_F(Compare, PrintsDifferencesOfRowsInPairsOfRuns) {
   ASSERT_EQ(json.size(), 1U);
   EXPECT_EQ(json[0]["against"], text_path("a.json"));
   EXPECT_EQ(json[0]["standard_error"], 0.0);
-  expect_one_line_error(run_program({"compare", text_path("a.json"), "--rows", "small,smal"}), 2,
-                        "unknown row 'smal'; did you mean 'small'?");
+  expect_usage_error({"compare", text_path("a.json"), "--rows", "small,smal"},
+                     "unknown row 'smal'; did you mean 'small'?");
   write("b.json", "{\"rows\": [}");
   expect_one_line_error(run_program({"compare", text_path("b.json"), "--rows", "a,b"}), 1,
                         "b.json");
@@ -207,8 +198,7 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   for (const std::string name : run_program({"list", "experiments", "--json"}).json()) {
     if (!have_fashion_mnist() && name == "quickstart") continue;
     for (const std::string scale : {"paper", "quick"}) {
-      const auto result = run_program({"reproduce", name, "--dry-run", "--scale", scale});
-      EXPECT_EQ(result.exit_code, 0) << name << result.err;
+      const auto result = must_succeed({"reproduce", name, "--dry-run", "--scale", scale});
       EXPECT_THAT(result.out, HasSubstr("experiment    " + name + ", scale " + scale + "\n"));
       EXPECT_FALSE(fs::exists("checkpoints/" + name));
     }
@@ -217,10 +207,10 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
     const auto released = run_program({"reproduce", name, "--dry-run"});
     EXPECT_THAT(released.out, HasSubstr("; nothing is trained before pruning")) << name;
     EXPECT_THAT(released.out, Not(HasSubstr("finetune:"))) << name;
-    for (const auto& more : {std::vector<std::string>{"finetuned="}, {"--scale", "quick"}}) {
-      std::vector<std::string> arguments = {"reproduce", name, "--dry-run"};
-      arguments.insert(arguments.end(), more.begin(), more.end());
-      EXPECT_THAT(run_program(arguments).out, Not(HasSubstr("nothing is trained"))) << name;
+    for (const auto& more : {Strings{"finetuned="}, {"--scale", "quick"}}) {
+      EXPECT_THAT(run_program(joined({"reproduce", name, "--dry-run"}, more)).out,
+                  Not(HasSubstr("nothing is trained")))
+          << name;
     }
   }
   const auto sweep = run_program({"reproduce", "pruning/vmoe-cifar10", "--dry-run"});
@@ -280,14 +270,14 @@ TEST(Verbs, ADryRunOfASweepTellsWhatFollowsFromShapes) {
 
 TEST_F(OwnNetwork, IsTakenToADeviceThatIsThere) {
   const std::string out = text_path("out");
-  const std::vector<std::vector<std::string>> verbs = {
+  const std::vector<Strings> verbs = {
       {"eval", run()},
       {"bench", run()},
       {"predict", run(), "--input", out, "--output", out},
       {"prune", "--finetuned", run(), "--criterion", "random", "--keep", "2", "--out", out},
       {"reproduce", "quickstart", "--out", out},
       {"train", smoke_recipe(), "--out", out}};
-  for (std::vector<std::string> verb : verbs) {
+  for (Strings verb : verbs) {
     verb.insert(verb.end(), {"--device", "tpu"});
     const auto unknown = run_program(verb);
     expect_one_line_error(unknown, 2, "unknown device 'tpu'; choose one of cpu, cuda");
@@ -297,7 +287,7 @@ TEST_F(OwnNetwork, IsTakenToADeviceThatIsThere) {
     expect_one_line_error(absent, 2, "device cuda: ");
     EXPECT_FALSE(fs::exists(out));
   }
-  EXPECT_EQ(run_program({"eval", run(), "--device", "cpu"}).exit_code, 0);
+  must_succeed({"eval", run(), "--device", "cpu"});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dense vision transformers of timm and Hugging Face, as a user imports them.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "integration/readme.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -53,11 +53,9 @@ class VitImport : public ProgramTest {
     write_tensors(path("tiny.safetensors"), tensors);
     return text_path("tiny.safetensors");
   }
-  ProgramResult import_tiny(const std::vector<std::string>& more) const {
-    std::vector<std::string> command = {"import",         "vit",         tiny(), "--out",
-                                        text_path("out"), "--num-heads", "2"};
-    command.insert(command.end(), more.begin(), more.end());
-    return run_program(command);
+  ProgramResult import_tiny(const Strings& more) const {
+    return run_program(
+        joined({"import", "vit", tiny(), "--out", text_path("out"), "--num-heads", "2"}, more));
   }
 };
 
@@ -71,8 +69,7 @@ TEST_F(VitImport, ANetworkOfTheHubIsImportedByName) {
     return run_program(
         {"import", "vit", name, "--num-heads", "2", "--out", text_path("out"), "--json"}, options);
   };
-  const auto imported = import_named("hf://timm/tiny");
-  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  const auto imported = must_succeed(import_named("hf://timm/tiny"));
   EXPECT_EQ(imported.json()["from"], text_path("data/checkpoints/timm/tiny/model.safetensors"));
   // The output is looked at before anything is fetched.
   expect_one_line_error(import_named("hf://timm/other"), 2, "already exists");
@@ -83,20 +80,17 @@ TEST_F(VitImport, ANetworkOfTheHubIsImportedByName) {
 
 TEST_F(VitImport, AMixtureCanBeUsedLikeAnyCheckpoint) {
   const auto imported =
-      import_tiny({"--experts", "4", "--layers", "0", "--k", "2", "--classes", "3"});
-  ASSERT_EQ(imported.exit_code, 0) << imported.err;
-  EXPECT_NE(imported.out.find("  experts     4 in blocks [0], 2 for each token"), std::string::npos)
-      << imported.out;
+      must_succeed(import_tiny({"--experts", "4", "--layers", "0", "--k", "2", "--classes", "3"}));
+  EXPECT_THAT(imported.out, HasSubstr("  experts     4 in blocks [0], 2 for each token"));
   write_tensors(path("in.safetensors"), {{"images", torch::rand({5, 3, 4, 4})}});
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+  for (const Strings& command : std::vector<Strings>{
            {"predict", text_path("out"), "--input", text_path("in.safetensors"), "--output",
             text_path("logits.safetensors")},
            {"prune", "--finetuned", text_path("out"), "--criterion", "magnitude", "--keep", "0.5",
             "--out", text_path("pruned")},
            {"export", text_path("pruned"), "--format", "torchscript", "--out", text_path("m.pt")},
            {"inspect", text_path("out"), "--json"}}) {
-    const auto result = run_program(command);
-    EXPECT_EQ(result.exit_code, 0) << command.front() << ": " << result.err;
+    must_succeed(command);
   }
   const auto foreign = run_program(
       {"export", text_path("out"), "--format", "vmoe", "--out", text_path("reference")});
@@ -104,7 +98,7 @@ TEST_F(VitImport, AMixtureCanBeUsedLikeAnyCheckpoint) {
 }
 
 TEST_F(VitImport, OptionsOfTheOtherFormatAreRefused) {
-  for (const auto& [options, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+  for (const auto& [options, text] : std::vector<std::pair<Strings, std::string>>{
            {{"--rules", "rules.json"}, "--rules is for the format vmoe"},
            {{"--layers", "0"}, "--layers needs --experts N"},
            {{"--experts", "2", "--layers", "1"}, "--layers names block 1"},
@@ -112,11 +106,9 @@ TEST_F(VitImport, OptionsOfTheOtherFormatAreRefused) {
     expect_one_line_error(import_tiny(options), 2, text);
     EXPECT_FALSE(fs::exists(path("out")));
   }
-  expect_one_line_error(
-      run_program({"import", "vmoe", "ckpt", "--out", text_path("out"), "--num-heads", "2"}), 2,
-      "--num-heads is for the format vit");
-  expect_one_line_error(run_program({"import", "vitt", tiny(), "--out", text_path("out")}), 2,
-                        "did you mean 'vit'?");
+  expect_usage_error({"import", "vmoe", "ckpt", "--out", text_path("out"), "--num-heads", "2"},
+                     "--num-heads is for the format vit");
+  expect_usage_error({"import", "vitt", tiny(), "--out", text_path("out")}, "did you mean 'vit'?");
 }
 
 TEST_F(VitImport, SaysWhatIsReadWhereAFileOrFolderIsOfAnotherKind) {
@@ -125,8 +117,7 @@ TEST_F(VitImport, SaysWhatIsReadWhereAFileOrFolderIsOfAnotherKind) {
   for (const auto& [from, text] : std::vector<std::pair<const char*, const char*>>{
            {"empty", "empty: no model.safetensors; give the folder that has it, or a "},
            {"photo.png", "photo.png: not a safetensors file, nor a folder with "}}) {
-    expect_one_line_error(
-        run_program({"import", "vit", text_path(from), "--out", text_path("out")}), 2, text);
+    expect_usage_error({"import", "vit", text_path(from), "--out", text_path("out")}, text);
   }
 }
 
@@ -134,30 +125,25 @@ TEST_F(VitImport, OutputsEqualThoseOfTimmAndTransformers) {
   const std::string python = python_with("torch, safetensors");
   if (python.empty()) GTEST_SKIP() << "needs a Python with torch and safetensors";
   const std::string script = source_path("tests/python/vit_peers.py");
-  const auto made = run_command({python, "-B", "-W", "ignore", script, "make", path("").string()});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto made =
+      must_succeed(run_command({python, "-B", "-W", "ignore", script, "make", path("").string()}));
   std::istringstream lines(made.out);
   std::string line, missing;
   int64_t networks = 0;
   while (std::getline(lines, line)) {
-    const std::vector<std::string> words = split(line, ' ');
+    const Strings words = split(line, ' ');
     if (words.at(0) == "missing") missing += " " + words.at(1);
     if (words.at(0) != "network") continue;
     const fs::path folder = path(words.at(1));
-    std::vector<std::string> command = {"import", "vit", folder.string(), "--out",
-                                        (folder / "out").string()};
-    command.insert(command.end(), words.begin() + 2, words.end());
-    const auto imported = run_program(command);
-    ASSERT_EQ(imported.exit_code, 0) << line << ": " << imported.err;
-    const auto predicted = run_program({"predict", (folder / "out").string(), "--input",
-                                        (folder / "images.safetensors").string(), "--output",
-                                        (folder / "found.safetensors").string()});
-    ASSERT_EQ(predicted.exit_code, 0) << line << ": " << predicted.err;
+    must_succeed(joined({"import", "vit", folder.string(), "--out", (folder / "out").string()},
+                        {words.begin() + 2, words.end()}));
+    must_succeed({"predict", (folder / "out").string(), "--input",
+                  (folder / "images.safetensors").string(), "--output",
+                  (folder / "found.safetensors").string()});
     ++networks;
   }
   if (networks > 0) {
-    const auto checked = run_command({python, "-B", script, "check", path("").string()});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+    must_succeed(run_command({python, "-B", script, "check", path("").string()}));
   }
   if (!missing.empty()) GTEST_SKIP() << "needs Python's" << missing;
 }

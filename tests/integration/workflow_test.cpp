@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work that the software exists for, subcommand by subcommand.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -18,6 +17,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
@@ -58,16 +58,15 @@ TEST_F(Workflow, ARecipeMayExtendAnother) {
   const std::string smoke = resource("models/clusters/recipes/smoke.json").string();
   write("mine.json", fmt::format(R"({{"extends": "{}", "seed": 7, "name": "mine"}})", smoke));
   write("wrong.json", R"({"extends": "min.json"})");
-  const auto result = run_program(
+  must_succeed(
       {"train", text_path("mine.json"), "phases.train.steps=2", "--out", text_path("run")});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto config = nlohmann::json::parse(read_text(path("run") / "config.json"));
   EXPECT_EQ(config["seed"], 7);
   EXPECT_EQ(config["phases"][0]["steps"], 2);
   EXPECT_EQ(config["model"]["name"], "cluster-moe");
   EXPECT_FALSE(config.contains("extends"));
-  expect_one_line_error(run_program({"train", text_path("wrong.json")}), 2,
-                        "no such file; did you mean 'mine.json'?");  // As it is written there.
+  expect_usage_error({"train", text_path("wrong.json")},
+                     "no such file; did you mean 'mine.json'?");  // As it is written there.
 }
 
 TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
@@ -79,22 +78,18 @@ TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
   const size_t begin = page.find("```json\n");
   ASSERT_NE(begin, std::string::npos);
   write("shoes.json", page.substr(begin + 8, page.find("```", begin + 8) - begin - 8));
-  const auto result =
-      run_command({"sh", "-c",
-                   fmt::format("cd {}; exec {} train shoes.json phases.finetune.num_samples=640 "
-                               "phases.finetune.epochs=1 phases.recover.steps=2 --out run",
-                               shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  must_succeed(
+      run_here("train shoes.json phases.finetune.num_samples=640 phases.finetune.epochs=1 "
+               "phases.recover.steps=2 --out run"));
   EXPECT_LT(load_model(path("run/checkpoints/recover"))->num_parameters(),
             load_model(path("run/checkpoints/finetune"))->num_parameters());
-  expect_one_line_error(run_program({"train", "--resume", "--out", text_path("run")}), 2,
-                        "to resume, give " + text_path("run") + "/config.json");
+  expect_usage_error({"train", "--resume", "--out", text_path("run")},
+                     "to resume, give " + text_path("run") + "/config.json");
 }
 
 TEST_F(Workflow, EvalPrintsOneJsonDocument) {
   NEEDS_FASHION_MNIST();
-  const auto result = run_program({"eval", phase("finetune"), "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = must_succeed({"eval", phase("finetune"), "--json"});
   const auto report = result.json();
   EXPECT_EQ(report["images"], 3000);
   EXPECT_GT(report["accuracy"].get<double>(), 33.0);
@@ -106,9 +101,8 @@ TEST_F(Workflow, EvalPrintsOneJsonDocument) {
 TEST_F(Workflow, PruneRemovesExpertsInTheFile) {
   NEEDS_FASHION_MNIST();
   const auto result =
-      run_program({"prune", "--pretrained", phase("pretrain"), "--finetuned", phase("finetune"),
-                   "--keep", "0.5", "--out", text_path("pruned"), "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+      must_succeed({"prune", "--pretrained", phase("pretrain"), "--finetuned", phase("finetune"),
+                    "--keep", "0.5", "--out", text_path("pruned"), "--json"});
   const auto plan = result.json();
   EXPECT_EQ(plan["criterion"], "router-norm-change");
   ASSERT_FALSE(plan["layers"].empty());
@@ -120,18 +114,15 @@ TEST_F(Workflow, PruneRemovesExpertsInTheFile) {
     EXPECT_EQ(layer["kept"].size() * 2, layer["experts"].get<size_t>());
     EXPECT_EQ(layer["scores"].size(), layer["experts"].get<size_t>());
   }
-  const auto evaluated = run_program({"eval", text_path("pruned"), "--json"});
-  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const auto evaluated = must_succeed({"eval", text_path("pruned"), "--json"});
   EXPECT_EQ(evaluated.json()["parameters"], after->num_parameters());
 }
 
 TEST_F(Workflow, PredictGivesLogitsAndTheRouting) {
   NEEDS_FASHION_MNIST();
   write_images("in.safetensors", 5);
-  const auto result =
-      run_program({"predict", phase("recover"), "--input", text_path("in.safetensors"), "--output",
-                   text_path("out.safetensors"), "--routing"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  must_succeed({"predict", phase("recover"), "--input", text_path("in.safetensors"), "--output",
+                text_path("out.safetensors"), "--routing"});
   const auto model = load_model(phase("recover"));
   const torch::NoGradGuard no_grad;
   const auto wanted = model->forward(read_tensors(path("in.safetensors")).at("images"));
@@ -148,9 +139,8 @@ TEST_F(Workflow, PredictGivesLogitsAndTheRouting) {
 TEST_F(Workflow, TorchScriptEqualsPredictHereAndInStockPython) {
   NEEDS_FASHION_MNIST();
   for (const char* name : {"finetune", "recover"}) {
-    const auto exported = run_program({"export", phase(name), "--format", "torchscript", "--out",
-                                       text_path(std::string(name) + ".ts.pt")});
-    ASSERT_EQ(exported.exit_code, 0) << exported.err;
+    must_succeed({"export", phase(name), "--format", "torchscript", "--out",
+                  text_path(std::string(name) + ".ts.pt")});
     write_images("in.safetensors", 3);
     const at::Tensor images = read_tensors(path("in.safetensors")).at("images");
     const torch::NoGradGuard no_grad;
@@ -184,8 +174,7 @@ TEST_F(Workflow, InterruptedTrainingResumesToTheSameBits) {
   const size_t command = stopped.err.find("resume with: ");
   ASSERT_NE(command, std::string::npos) << stopped.err;
   // As a user would: copied into a shell.
-  const auto resumed = run_command({"sh", "-c", stopped.err.substr(command + 13)});
-  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  must_succeed(run_command({"sh", "-c", stopped.err.substr(command + 13)}));
   const auto wanted = read_tensors(smoke_run() / "checkpoints/recover/model.safetensors");
   const auto found = read_tensors(path("my run") / "checkpoints/recover/model.safetensors");
   ASSERT_EQ(found.size(), wanted.size());
@@ -202,25 +191,22 @@ TEST_F(Workflow, InspectShowsAndCompares) {
   EXPECT_FALSE(two["changed"].empty());
   EXPECT_FALSE(two["config"].empty());
   const auto pruned = run_program({"inspect", phase("finetune"), phase("prune")});
-  EXPECT_NE(pruned.out.find("/encoder/moe/kept_experts/1: all and ["), std::string::npos)
-      << pruned.out;
-  EXPECT_EQ(pruned.out.find("null"), std::string::npos) << pruned.out;
+  EXPECT_THAT(pruned.out, HasSubstr("/encoder/moe/kept_experts/1: all and ["));
+  EXPECT_THAT(pruned.out, Not(HasSubstr("null")));
 }
 
 TEST(Verbs, DoctorListAndHelpWork) {
-  const auto doctor = run_program({"doctor"});
-  EXPECT_EQ(doctor.exit_code, 0);
-  EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
+  const auto doctor = must_succeed({"doctor"});
+  EXPECT_THAT(doctor.out, HasSubstr("gnuplot"));
   for (const char* kind :
        {"models", "datasets", "experiments", "criteria", "recipes", "checkpoints", "objectives",
         "probes", "phases", "formats", "settings"}) {
-    const auto result = run_program({"list", kind, "--json"});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = must_succeed({"list", kind, "--json"});
     EXPECT_FALSE(result.json().empty()) << kind;
   }
   for (const char* verb : {"train", "eval", "predict", "import", "prune", "export", "inspect",
                            "data", "list", "reproduce", "compare", "doctor"}) {
-    EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
+    must_succeed({verb, "--help"});
   }
 }
 
@@ -231,31 +217,26 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
     for (std::string line; std::getline(lines, line);) max = std::max(max, line.size());
     return max;
   };
-  const auto help = [&](const std::vector<std::string>& words) {
-    std::vector<std::string> command = {"train", "--help"};
-    command.insert(command.end(), words.begin(), words.end());
-    const auto result = run_program(command);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto help = [&](const Strings& words) {
+    const auto result = must_succeed(joined({"train", "--help"}, words));
     EXPECT_LE(widest(result.out), 100U) << result.out;
     return result.out;
   };
   const std::string screen = help({});
   EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 52) << screen;
   const std::string common = screen.substr(screen.find("Common settings"));
-  EXPECT_EQ(common.find(" ...\n"), std::string::npos) << common;  // No phrase is cut.
+  EXPECT_THAT(common, Not(HasSubstr(" ...\n")));  // No phrase is cut.
   for (const char* key : {"phases.N.optimizer.lr ", "seed ", "phases.N.data ", "--resume"}) {
-    EXPECT_NE(screen.find(key), std::string::npos) << key;
+    EXPECT_THAT(screen, HasSubstr(key)) << key;
   }
-  EXPECT_NE(help({"phases.optimizer"}).find("phases.N.optimizer.betas  list of number"),
-            std::string::npos);
-  EXPECT_NE(help({"model", "vmoe"}).find("model.encoder.moe.num_experts"), std::string::npos);
-  EXPECT_NE(help({"model.router"}).find("Of a cluster-moe"), std::string::npos);
+  EXPECT_THAT(help({"phases.optimizer"}), HasSubstr("phases.N.optimizer.betas  list of number"));
+  EXPECT_THAT(help({"model", "vmoe"}), HasSubstr("model.encoder.moe.num_experts"));
+  EXPECT_THAT(help({"model.router"}), HasSubstr("Of a cluster-moe"));
   help({"phases"});
   for (const char* const family : {"cluster-moe", "e3", "image-moe"}) help({"model", family});
-  expect_one_line_error(run_program({"train", "--help", "phases.optimiser.weight_decay"}), 2,
-                        "did you mean 'phases.N.optimizer.weight_decay'?");
-  expect_one_line_error(run_program({"train", "--help", "model", "vmo"}), 2,
-                        "did you mean 'vmoe'?");
+  expect_usage_error({"train", "--help", "phases.optimiser.weight_decay"},
+                     "did you mean 'phases.N.optimizer.weight_decay'?");
+  expect_usage_error({"train", "--help", "model", "vmo"}, "did you mean 'vmoe'?");
 }
 
 TEST(Verbs, ListPartsFamiliesFromPresets) {
@@ -268,54 +249,44 @@ TEST(Verbs, ListPartsFamiliesFromPresets) {
 
 TEST_F(Workflow, APlanSaysThatThereAreNoExperts) {
   NEEDS_FASHION_MNIST();
-  const std::vector<std::string> dense = {"train",
-                                          smoke_recipe(),
-                                          "--dry-run",
-                                          "model.encoder.moe.layers=[]",
-                                          "phases.prune.on_entry={}",
-                                          "phases.0.aux_losses={}"};
-  EXPECT_NE(run_program(dense).out.find("experts       none"), std::string::npos);
-  EXPECT_EQ(run_program({"train", smoke_recipe(), "--dry-run"}).out.find("experts       none"),
-            std::string::npos);
+  const Strings plan = {"train", smoke_recipe(), "--dry-run"};
+  EXPECT_THAT(run_program(joined(plan, {"model.encoder.moe.layers=[]", "phases.prune.on_entry={}",
+                                        "phases.0.aux_losses={}"}))
+                  .out,
+              HasSubstr("experts       none"));
+  EXPECT_THAT(run_program(plan).out, Not(HasSubstr("experts       none")));
 }
 
 // On a terminal, which script(1) makes.
 TEST_F(Workflow, TestingHasABarOfItsOwn) {
   if (run_command({"script", "-qec", "true", "/dev/null"}).exit_code != 0)
     GTEST_SKIP() << "needs script(1) and a terminal to make";
-  const std::string recipe =
-      (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
-  const std::string train = shell_quoted(MOESAIC_PROGRAM) + " train " + shell_quoted(recipe) +
-                            " --out " + shell_quoted(text_path("run"));
-  const auto shown = run_command({"script", "-qec", train, "/dev/null"});
-  EXPECT_EQ(shown.exit_code, 0) << shown.out;
-  EXPECT_NE(shown.out.find("testing "), std::string::npos) << shown.out;
+  const std::string train = shell_quoted(MOESAIC_PROGRAM) + " train " +
+                            shell_quoted(recipe("clusters/recipes/smoke.json")) + " --out " +
+                            shell_quoted(text_path("run"));
+  const auto shown = must_succeed(run_command({"script", "-qec", train, "/dev/null"}));
+  EXPECT_THAT(shown.out, HasSubstr("testing "));
 }
 
 TEST_F(Workflow, AHangUpSavesAsOtherSignalsDo) {
   NEEDS_FASHION_MNIST();
   std::signal(SIGHUP, SIG_DFL);  // What nohup ignores stays ignored by what is started.
-  ProgramOptions options;
-  options.interrupt_after_ms = 0;
-  options.interrupt_when = path("run") / "metrics.jsonl";
-  options.signal = SIGHUP;
   // Longer than any machine waits with the signal.
   const auto stopped = run_program(
       {"train", smoke_recipe(), "phases.pretrain.steps=1000000", "--out", text_path("run")},
-      options);
+      {.interrupt_after_ms = 0, .interrupt_when = path("run") / "metrics.jsonl", .signal = SIGHUP});
   EXPECT_EQ(stopped.exit_code, 128 + SIGHUP) << stopped.err;
-  EXPECT_NE(stopped.err.find("saved; resume with: "), std::string::npos) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("saved; resume with: "));
 }
 
 TEST_F(Workflow, ExportSaysWhatItWroteAndRefusesEmptyShards) {
   NEEDS_FASHION_MNIST();
   const auto written = run_program(
       {"export", phase("finetune"), "--format", "torchscript", "--out", text_path("model.pt")});
-  EXPECT_NE(written.err.find("wrote " + text_path("model.pt") + ", "), std::string::npos)
-      << written.err;
-  expect_one_line_error(run_program({"export", phase("finetune"), "--format", "vmoe", "--out",
-                                     text_path("model"), "--shards", "3000"}),
-                        2, "would leave some empty; choose 1 to ");
+  EXPECT_THAT(written.err, HasSubstr("wrote " + text_path("model.pt") + ", "));
+  expect_usage_error({"export", phase("finetune"), "--format", "vmoe", "--out", text_path("model"),
+                      "--shards", "3000"},
+                     "would leave some empty; choose 1 to ");
   EXPECT_FALSE(fs::exists(path("model.index")));
 }
 
@@ -325,9 +296,8 @@ TEST_F(Workflow, InspectAndPruneCountTheSameBytes) {
       run_program({"prune", "--pretrained", phase("pretrain"), "--finetuned", phase("finetune"),
                    "--keep", "0.5", "--out", text_path("pruned")});
   const auto inspected = run_program({"inspect", text_path("pruned"), "--json"}).json();
-  EXPECT_NE(pruned.out.find(fmt::format("-> {:>16}  (", inspected["bytes"].get<int64_t>())),
-            std::string::npos)
-      << pruned.out;
+  EXPECT_THAT(pruned.out,
+              HasSubstr(fmt::format("-> {:>16}  (", inspected["bytes"].get<int64_t>())));
   EXPECT_GT(inspected["file_bytes"], inspected["bytes"]);
 }
 
@@ -340,15 +310,14 @@ TEST(Verbs, EveryRecipePassesADryRun) {
       skipped = true;
       continue;
     }
-    const auto result = run_program({"train", recipe, "--dry-run"});
-    EXPECT_EQ(result.exit_code, 0) << recipe << result.err;
+    const auto result = must_succeed({"train", recipe, "--dry-run"});
     std::set<std::string> said;
     std::istringstream warnings(result.err);
     for (std::string line; std::getline(warnings, line);) {
       EXPECT_TRUE(said.insert(line).second) << recipe << " warns twice: " << line;
     }
     for (const char* line : {"parameters ", "FLOPs/image ", "memory ", "activations"}) {
-      EXPECT_NE(result.out.find(line), std::string::npos) << recipe << result.out;
+      EXPECT_THAT(result.out, HasSubstr(line)) << recipe;
     }
   }
   if (skipped) GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist";

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks' settings as earlier versions spell them.
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <string>
@@ -11,13 +10,12 @@
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/module_state.h"
+#include "support/matchers.h"
 #include "support/warnings.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using testing::Warnings;
 

@@ -17,7 +17,7 @@ namespace {
 
 /// Noise and every kind of dropout.
 VMoEConfig random_config() {
-  VMoEConfig config = testing::small_vmoe_config();
+  VMoEConfig config = small_vmoe_config();
   config.encoder.dropout_rate = 0.1;
   config.encoder.attention_dropout_rate = 0.2;
   config.encoder.moe.dropout_rate = 0.3;
@@ -144,9 +144,9 @@ TEST(Recompute, KeepsLess) {
 
 TEST(Recompute, IsTheForwardPassWhereNoGradientIsWanted) {
   const auto model = small_vmoe();
-  const at::Tensor plain = testing::run(*model, small_images(3)).logits;
+  const at::Tensor plain = run(*model, small_images(3)).logits;
   model->set_activation_checkpointing(true);
-  EXPECT_TRUE(torch::equal(testing::run(*model, small_images(3)).logits, plain));
+  EXPECT_TRUE(torch::equal(run(*model, small_images(3)).logits, plain));
 }
 
 }  // namespace

@@ -30,11 +30,8 @@ class ToyFamily : public ::testing::Test {
 
   fs::path saved(const std::string& name, uint64_t seed) {
     const auto model = build_model(toy_value(), seed);
-    Checkpoint checkpoint;
-    checkpoint.config = {{"model", model->config()}, {"data", nullptr}, {"run", nullptr}};
-    checkpoint.state = {{"step", 1}};
-    checkpoint.model = state_of(*model);
-    save_checkpoint(folder_ / name, checkpoint);
+    const Json config = {{"model", model->config()}, {"data", nullptr}, {"run", nullptr}};
+    save_checkpoint(folder_ / name, {config, {{"step", 1}}, state_of(*model), {}});
     return folder_ / name;
   }
   PruneCheckpointOptions pruning() {

@@ -78,24 +78,19 @@ TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
   torch::manual_seed(2);
   const at::Tensor x = torch::randn({4 * 4, 3 * 4}, at::kDouble);  // Four images of four patches.
   const at::Tensor logits = torch::randn({16, 2}, at::kDouble);
-  const auto output = [&](nn::MapExperts& experts, const at::Tensor& x_Td,
-                          const at::Tensor& logits_TE) {
-    const Routing routing = route(logits_TE, {.kind = RoutingKind::expert_choice,
-                                              .l = 2,
-                                              .gate = Gate::softmax_tokens,
-                                              .group_size = 4});
-    return nn::mixture(*experts, x_Td, routing, {}).y_To;
-  };
+  const RouteOptions rule{
+      .kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_tokens, .group_size = 4};
   nn::MapExperts whole(options, nn::make_generator(3));
   whole->to(at::kDouble);
-  const at::Tensor y = output(whole, x, logits);
+  const at::Tensor y = nn::mixture(*whole, x, route(logits, rule), {}).y_To;
   y.square().sum().backward();
   run_processes(2, {}, [&](const auto& processes) {
     nn::MapExperts experts(options, nn::make_generator(3));
     experts->to(at::kDouble);
     experts->set_batch_shard({processes});
     const int64_t first = processes->rank() * 8;
-    const at::Tensor own = output(experts, x.narrow(0, first, 8), logits.narrow(0, first, 8));
+    const Routing routing = route(logits.narrow(0, first, 8), rule);
+    const at::Tensor own = nn::mixture(*experts, x.narrow(0, first, 8), routing, {}).y_To;
     expect_same_sums(own, y.narrow(0, first, 8));
     own.square().sum().backward();
     expect_same_sums(summed_gradient(experts->w.grad(), *processes), whole->w.grad());
@@ -111,21 +106,17 @@ TEST(DataParallelModule, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
   // Process 0 has images of expert 0 alone, process 1 of both.
   const at::Tensor logits =
       at::tensor({9., 0., 9., 0., 9., 0., 9., 0., 0., 9., 0., 9.}, at::kDouble).view({6, 2});
-  const auto output = [&](nn::ImageExperts& experts, const at::Tensor& images,
-                          const at::Tensor& logits_TE) {
-    const Routing routing = route(logits_TE, {.k = 1});
-    return nn::mixture(*experts, images, routing, {}).y_To;
-  };
   nn::ImageExperts whole("resnet18", 2, options, nn::make_generator(5));
   whole->to(at::kDouble);
-  const at::Tensor y = output(whole, x, logits);
+  const at::Tensor y = nn::mixture(*whole, x, route(logits, {.k = 1}), {}).y_To;
   y.square().sum().backward();
   run_processes(2, {}, [&](const auto& processes) {
     nn::ImageExperts experts("resnet18", 2, options, nn::make_generator(5));
     experts->to(at::kDouble);
     nn::set_batch_shard(*experts, {processes});
     const int64_t first = processes->rank() * 3;
-    const at::Tensor own = output(experts, x.narrow(0, first, 3), logits.narrow(0, first, 3));
+    const Routing routing = route(logits.narrow(0, first, 3), {.k = 1});
+    const at::Tensor own = nn::mixture(*experts, x.narrow(0, first, 3), routing, {}).y_To;
     EXPECT_TRUE(at::allclose(own, y.narrow(0, first, 3), 1e-6, 1e-8));
     own.square().sum().backward();
     const auto expected = whole->named_parameters();

@@ -35,8 +35,7 @@ TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
         .num_experts = 3, .width = 4, .hidden = 6, .activation = activation, .dropout = 1e-9};
     nn::MlpExperts experts(options, nn::make_generator(1));
     for (at::Tensor& parameter : experts->parameters()) {
-      torch::NoGradGuard no_grad;
-      parameter.copy_(randn(parameter.sizes().vec(), 7, torch::kFloat));
+      parameter.detach().copy_(randn(parameter.sizes().vec(), 7, torch::kFloat));
     }
     const Routing routing =
         route(randn({9, 3}, 2, torch::kFloat), {.k = 2, .capacity = {.factor = 0.5}});

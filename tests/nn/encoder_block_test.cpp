@@ -134,11 +134,8 @@ TEST(MapHead, PoolsByTheProbeThenAddsAPerceptron) {
 
 TEST(Mlp, EqualsTwoLinearLayersAndTheirGradients) {
   nn::Mlp mlp(nn::MlpOptions{.width = 6, .hidden = 10}, nn::make_generator(1));
-  {
-    const torch::NoGradGuard no_grad;
-    mlp->fc1->bias.copy_(randn({10}, 2, torch::kFloat));
-    mlp->fc2->bias.copy_(randn({6}, 3, torch::kFloat));
-  }
+  mlp->fc1->bias.detach().copy_(randn({10}, 2, torch::kFloat));
+  mlp->fc2->bias.detach().copy_(randn({6}, 3, torch::kFloat));
   const at::Tensor x = randn({3, 5, 6}, 4, torch::kFloat);
   const at::Tensor found = mlp->forward(x);
   found.square().sum().backward();
@@ -162,12 +159,7 @@ TEST(EncoderBlock, StochasticDepthKeepsOrDropsABranchOfAnImage) {
     options.attention = {.width = 8, .num_heads = 2};
     options.mlp = {.width = 8, .hidden = 6};
     options.drop_path = kRate;
-    if (has_experts) {
-      options.moe.emplace();
-      options.moe->width = 8;
-      options.moe->hidden = 6;
-      options.moe->num_experts = 3;
-    }
+    if (has_experts) options.moe = nn::MoELayerOptions{.width = 8, .hidden = 6, .num_experts = 3};
     nn::EncoderBlock block(options, nn::make_generator(1));
     const torch::NoGradGuard no_grad;
     const at::Tensor x_BTd = randn({static_cast<int64_t>(kImages), 3, 8}, 2, torch::kFloat);

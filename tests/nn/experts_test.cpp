@@ -62,9 +62,9 @@ class Factors : public nn::Experts {
 
 TEST(Experts, OfAnUnknownKindRunInALayerByRowsOrFused) {
   const auto experts = std::make_shared<Factors>(kExperts);
-  nn::RouterOptions router{.width = 4, .num_experts = kExperts};
-  router.rule = RouteOptions{.k = 2};
-  nn::MoELayer layer(router, experts, nn::make_generator(1));
+  nn::MoELayer layer(
+      nn::RouterOptions{.width = 4, .num_experts = kExperts, .rule = RouteOptions{.k = 2}}, experts,
+      nn::make_generator(1));
   layer->to(torch::kDouble);
   const at::Tensor x_Td = randn({kTokens, 4}, 2), x_TPd = randn({kTokens, 2, 3}, 3);
   const at::Tensor by_rows = layer->forward(x_Td, x_TPd, {}).y_Td;

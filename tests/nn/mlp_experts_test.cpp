@@ -84,11 +84,8 @@ TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
   EXPECT_TRUE(torch::equal(compute(), first));
   EXPECT_TRUE(torch::equal(compute(), first));
   mixture(*experts, x, routing, {}).y_To.sum().backward();
-  {
-    const torch::NoGradGuard no_grad;
-    experts->w2.zero_();
-    experts->b2.zero_();
-  }
+  experts->w2.detach().zero_();
+  experts->b2.detach().zero_();
   EXPECT_EQ(compute().abs().max().item<float>(), 0.0F);
   EXPECT_EQ(compute().abs().max().item<float>(), 0.0F);
 }

@@ -12,15 +12,8 @@
 namespace moesaic {
 namespace {
 
-using testing::token_choice_reference;
-
-nn::MoELayerOptions small_layer() {
-  nn::MoELayerOptions options;
-  options.width = 6;
-  options.hidden = 10;
-  options.num_experts = 5;
-  options.rule = RouteOptions{.k = 2};
-  return options;
+nn::MoELayerOptions small_layer(const RouteOptions& rule = RouteOptions{.k = 2}) {
+  return {.width = 6, .hidden = 10, .num_experts = 5, .rule = rule};
 }
 
 testing::RouteReference reference_of(const at::Tensor& logits, const RouteOptions& rule) {
@@ -53,9 +46,7 @@ TEST(MoELayer, EqualsEveryExpertOnEveryTokenWeightedByTheGates) {
         RouteOptions{.kind = RoutingKind::expert_choice, .l = 3, .gate = Gate::softmax_selected},
         RouteOptions{.kind = RoutingKind::threshold, .threshold = 0.2},
         RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 0.9}}}) {
-    nn::MoELayerOptions options = small_layer();
-    options.rule = rule;
-    nn::MoELayer layer(options, 3);
+    nn::MoELayer layer(small_layer(rule), 3);
     const at::Tensor x = randn({23, 6}, 1, torch::kFloat);
     expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {0, 1, 2, 3, 4}, rule), 1e-6);
   }
@@ -66,19 +57,16 @@ TEST(MoELayer, KeepingExpertsEqualsMaskingTheOthers) {
   for (RouteOptions rule :
        {RouteOptions{.k = 2}, RouteOptions{.kind = RoutingKind::threshold, .threshold = 0.2},
         RouteOptions{.kind = RoutingKind::expert_choice, .l = 4, .gate = Gate::softmax_selected}}) {
-    nn::MoELayerOptions options = small_layer();
-    options.rule = rule;
-    nn::MoELayer layer(options, 3);
+    nn::MoELayer layer(small_layer(rule), 3);
     const at::Tensor x = randn({40, 6}, 2, torch::kFloat);
-    rule.kept = {1, 3};
-    layer->keep_experts({1, 3});
-    EXPECT_EQ(layer->experts->as<nn::MlpExperts>()->w1.size(0), 2);
-    EXPECT_EQ(layer->router->weight.size(0), 5);
-    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {1, 3}, rule), 1e-6);
-    layer->keep_experts({3});
-    EXPECT_EQ(layer->kept(), (std::vector<int64_t>{3}));
-    rule.kept = {3};
-    expect_close(layer->forward(x).y_Td, dense_reference(layer, x, {3}, rule), 1e-6);
+    for (const auto& kept : {std::vector<int64_t>{1, 3}, {3}}) {
+      rule.kept = kept;
+      layer->keep_experts(kept);
+      EXPECT_EQ(layer->kept(), kept);
+      EXPECT_EQ(layer->experts->as<nn::MlpExperts>()->w1.size(0), std::ssize(kept));
+      EXPECT_EQ(layer->router->weight.size(0), 5);
+      expect_close(layer->forward(x).y_Td, dense_reference(layer, x, kept, rule), 1e-6);
+    }
   }
 }
 
@@ -115,11 +103,10 @@ TEST(MoELayer, TheSeedDecidesTheWeights) {
   nn::MoELayer a(small_layer(), 3);
   torch::manual_seed(2);
   nn::MoELayer b(small_layer(), 3), c(small_layer(), 4);
-  EXPECT_TRUE(
-      torch::equal(a->experts->as<nn::MlpExperts>()->w1, b->experts->as<nn::MlpExperts>()->w1));
+  const auto w1 = [](const nn::MoELayer& of) { return of->experts->as<nn::MlpExperts>()->w1; };
+  EXPECT_TRUE(torch::equal(w1(a), w1(b)));
   EXPECT_TRUE(torch::equal(a->router->weight, b->router->weight));
-  EXPECT_FALSE(
-      torch::equal(a->experts->as<nn::MlpExperts>()->w1, c->experts->as<nn::MlpExperts>()->w1));
+  EXPECT_FALSE(torch::equal(w1(a), w1(c)));
 }
 
 /// The mean outputs of the five experts, made up.
@@ -134,13 +121,11 @@ TEST(MoELayer, ReplacementsTakeTheGatesOfRemovedExperts) {
         .gate = Gate::softmax_selected,
         .capacity = {.factor = 1.5}}}) {
     const torch::NoGradGuard no_grad;
-    nn::MoELayerOptions options = small_layer();
-    options.rule = rule;
-    nn::MoELayer whole(options, 3), layer(options, 3);
+    nn::MoELayer whole(small_layer(rule), 3), layer(small_layer(rule), 3);
     const at::Tensor x = randn({9, 6}, 5, torch::kFloat), means = some_means();
     layer->keep_experts({0, 3}, means);
     const at::Tensor weights = combine_weights(whole->forward(x).routing);
-    nn::MoELayer bare(options, 3);
+    nn::MoELayer bare(small_layer(rule), 3);
     bare->keep_experts({0, 3});
     at::Tensor wanted = bare->forward(x).y_Td;
     double left = 0.0;

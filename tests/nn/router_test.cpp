@@ -11,10 +11,8 @@ namespace {
 using testing::expect_same_routing;
 
 nn::Router noisy_router(double scale, at::ScalarType type = torch::kFloat) {
-  nn::RouterOptions options{.width = 6, .num_experts = 4};
-  options.rule = RouteOptions{.k = 2};
-  options.noise.scale = scale;
-  nn::Router router(options, nn::make_generator(1));
+  nn::Router router(nn::RouterOptions{.width = 6, .num_experts = 4, .noise = {.scale = scale}},
+                    nn::make_generator(1));
   router->to(type);
   return router;
 }
@@ -90,9 +88,8 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
 
 TEST_P(RouterNoiseOf, EvaluationHasTheDeviationOfTraining) {
   for (const auto kind : {NoiseKind::gaussian, NoiseKind::uniform}) {
-    nn::RouterOptions options{.width = 6, .num_experts = 4};
-    options.noise = {kind, 3.0};
-    options.evaluation_seed = 5;
+    const nn::RouterOptions options{
+        .width = 6, .num_experts = 4, .noise = {kind, 3.0}, .evaluation_seed = 5};
     nn::Router router(options, nn::make_generator(1));
     router->to(GetParam());
     const at::Tensor x = randn({5000, 6}, 2, torch::kFloat);
@@ -127,20 +124,18 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   EXPECT_TRUE(uniform.is_rerouted);
 }
 
+/// Of tokens that eight experts choose.
+double rows_of_chosen(RouteOptions rule, int64_t tokens_per_image) {
+  rule.kind = RoutingKind::expert_choice;
+  return nn::rows_per_token(rule, tokens_per_image, 8);
+}
+
 TEST(RouteOptions, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(RouteOptions{.k = 3, .capacity = {.factor = 0.1}}, 10, 8), 3.0);
-  EXPECT_EQ(nn::rows_per_token(RouteOptions{.kind = RoutingKind::expert_choice, .l = 5}, 10, 8),
-            4.0);
-  EXPECT_EQ(nn::rows_per_token(
-                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 20}, 40, 8),
-            2.0);
-  EXPECT_EQ(nn::rows_per_token(
-                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 90}, 40, 8),
-            1.0);
-  EXPECT_EQ(
-      nn::rows_per_token(
-          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 2.0}}, 32, 8),
-      2.0);
+  EXPECT_EQ(rows_of_chosen({.l = 5}, 10), 4.0);
+  EXPECT_EQ(rows_of_chosen({.l = 5, .group_size = 20}, 40), 2.0);
+  EXPECT_EQ(rows_of_chosen({.l = 5, .group_size = 90}, 40), 1.0);
+  EXPECT_EQ(rows_of_chosen({.capacity = {.factor = 2.0}}, 32), 2.0);
   EXPECT_EQ(RouteOptions{.k = 3}.num_selected_experts(), 3);
   EXPECT_EQ(RouteOptions{.kind = RoutingKind::expert_choice}.num_selected_experts(), 0);
   EXPECT_EQ(nn::rows_per_token(RouteOptions{.kind = RoutingKind::threshold}, 10, 8), 8.0);
@@ -148,17 +143,9 @@ TEST(RouteOptions, CountsRowsOfATokenBeforeDrops) {
 }
 
 TEST(RouteOptions, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
-  EXPECT_EQ(nn::rows_per_token(
-                RouteOptions{.kind = RoutingKind::expert_choice, .l = 5, .group_size = 20}, 1, 8),
-            2.0);
-  EXPECT_EQ(
-      nn::rows_per_token(
-          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 1.5}}, 1, 8),
-      1.5);
-  EXPECT_EQ(
-      nn::rows_per_token(
-          RouteOptions{.kind = RoutingKind::expert_choice, .capacity = {.factor = 9.0}}, 1, 8),
-      8.0);
+  EXPECT_EQ(rows_of_chosen({.l = 5, .group_size = 20}, 1), 2.0);
+  EXPECT_EQ(rows_of_chosen({.capacity = {.factor = 1.5}}, 1), 1.5);
+  EXPECT_EQ(rows_of_chosen({.capacity = {.factor = 9.0}}, 1), 8.0);
 }
 
 TEST(RouteOptions, CountsRowsOfCapacityBuffers) {

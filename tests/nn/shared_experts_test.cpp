@@ -103,8 +103,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
 
 /// Returns a layer of four experts in float64, of which a token selects two.
 nn::MoELayer layer_of(std::shared_ptr<nn::Experts> experts, int64_t width) {
-  nn::RouterOptions router{.width = width, .num_experts = 4};
-  router.rule = RouteOptions{.k = 2};
+  const nn::RouterOptions router{.width = width, .num_experts = 4, .rule = RouteOptions{.k = 2}};
   nn::MoELayer layer(router, std::move(experts), nn::make_generator(8));
   layer->to(at::kDouble);
   return layer;
@@ -185,8 +184,7 @@ TEST(SharedExperts, NetworksOfImagesKeepTheirNames) {
   const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .num_classes = 3, .width = 0.1};
   SharedLayerCase given;
   given.make = [options] {
-    nn::RouterOptions router{.width = 4, .num_experts = 4};
-    router.rule = RouteOptions{.k = 1};
+    const nn::RouterOptions router{.width = 4, .num_experts = 4, .rule = RouteOptions{.k = 1}};
     const nn::ImageExperts experts("resnet18", 4, options, nn::make_generator(5));
     nn::MoELayer layer(router, experts.ptr(), nn::make_generator(6));
     const torch::NoGradGuard no_grad;

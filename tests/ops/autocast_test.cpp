@@ -14,12 +14,10 @@ namespace {
 const c10::Device kCpu(c10::kCPU);
 
 ExpertWeights some_weights(bool gradient) {
-  ExpertWeights weights;
-  weights.w1 = (randn({3, 8, 16}, 1, at::kFloat) * 0.3).requires_grad_(gradient);
-  weights.b1 = randn({3, 16}, 2, at::kFloat).requires_grad_(gradient);
-  weights.w2 = (randn({3, 16, 8}, 3, at::kFloat) * 0.3).requires_grad_(gradient);
-  weights.b2 = randn({3, 8}, 4, at::kFloat).requires_grad_(gradient);
-  return weights;
+  return {(randn({3, 8, 16}, 1, at::kFloat) * 0.3).requires_grad_(gradient),
+          randn({3, 16}, 2, at::kFloat).requires_grad_(gradient),
+          (randn({3, 16, 8}, 3, at::kFloat) * 0.3).requires_grad_(gradient),
+          randn({3, 8}, 4, at::kFloat).requires_grad_(gradient)};
 }
 
 ExpertWeights rounded(const ExpertWeights& w) {
@@ -70,13 +68,12 @@ TEST(Autocast, RoutersStayFloat32) {
   const Autocast autocast("bfloat16", kCpu);
   EXPECT_TRUE(torch::equal(layer->forward(x).logits_TE, wanted));
   EXPECT_EQ(at::mm(x, layer->router->weight.t()).scalar_type(), at::kBFloat16);
-  EXPECT_EQ(route(logits.to(at::kBFloat16), {.k = 2}).gate.scalar_type(), at::kFloat);
-  EXPECT_EQ(route(logits.to(at::kBFloat16),
-                  {.kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_selected})
-                .gate.scalar_type(),
-            at::kFloat);
-  EXPECT_EQ(route(logits.to(at::kBFloat16), {.kind = RoutingKind::threshold}).gate.scalar_type(),
-            at::kFloat);
+  for (const RouteOptions& options :
+       {RouteOptions{.k = 2},
+        RouteOptions{.kind = RoutingKind::expert_choice, .l = 2, .gate = Gate::softmax_selected},
+        RouteOptions{.kind = RoutingKind::threshold}}) {
+    EXPECT_EQ(route(logits.to(at::kBFloat16), options).gate.scalar_type(), at::kFloat);
+  }
 }
 
 TEST(Autocast, EndsWithItsScope) {

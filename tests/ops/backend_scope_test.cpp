@@ -6,13 +6,10 @@
 #include <cstdlib>
 
 #include "base/support.h"
-#include "moesaic/base/error.h"
 #include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using test::error_of;
 
 constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
 
@@ -27,8 +24,7 @@ struct Settings {
 
 class BackendScopeTest : public ::testing::Test {
  protected:
-  BackendScopeTest() { setenv(kWorkspace, ":4096:8", 1); }
-  ~BackendScopeTest() override { unsetenv(kWorkspace); }
+  const test::ScopedEnv workspace_{kWorkspace, ":4096:8"};
 };
 
 TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
@@ -72,7 +68,7 @@ TEST_F(BackendScopeTest, LeavesTheCpuAlone) {
 TEST_F(BackendScopeTest, SaysWhatCublasNeeds) {
   check_backend(at::kCUDA, true);
   setenv(kWorkspace, ":1:1", 1);
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { check_backend(at::kCUDA, true); }),
+  EXPECT_THAT(test::usage_of([] { check_backend(at::kCUDA, true); }),
               HasSubstr("CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8) in the environment, found "
                         "':1:1'"));
   check_backend(at::kCUDA, false);

@@ -26,15 +26,11 @@ std::vector<Tensor> some_leaves(int64_t tokens) {
           randn({kExperts, kWidth}, 6)};
 }
 
-/// The second expert is not computed, so tokens have no, one or two rows.
-Routing routing_of(const Tensor& logits) {
-  return route(logits, {.k = 2, .kept = {0, 2, 3}});
-}
-
-/// Returns the layer's output, and its gradients where there are to be some.
+/// Returns the layer's output, and its gradients where there are to be some. The second expert is
+/// not computed, so tokens have no, one or two rows.
 std::vector<Tensor> layer(bool in_combine, std::vector<Tensor> leaves, at::ScalarType type) {
   for (Tensor& leaf : leaves) leaf = leaf.to(type).detach().requires_grad_(true);
-  const Routing routing = routing_of(leaves[1]);
+  const Routing routing = route(leaves[1], {.k = 2, .kept = {0, 2, 3}});
   ExpertWeights weights{leaves[2], leaves[3], leaves[4], leaves[5]};
   const auto kept = torch::tensor({0, 2, 3});
   for (Tensor* weight : {&weights.w1, &weights.b1, &weights.w2, &weights.b2}) {

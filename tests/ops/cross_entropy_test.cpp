@@ -37,8 +37,7 @@ at::Tensor plain_losses(const at::Tensor& logits_in, const at::Tensor& labels, b
 
 TEST(CrossEntropy, EqualsPlainLoopsForAnyShape) {
   for (const auto& [rows, classes] :
-       {std::pair{1, 2}, std::pair{64, 2}, std::pair{2113, 3}, std::pair{65, 64}, std::pair{7, 65},
-        std::pair{5, 1}, std::pair{0, 4}}) {
+       {std::pair{1, 2}, {64, 2}, {2113, 3}, {65, 64}, {7, 65}, {5, 1}, {0, 4}}) {
     for (const bool twice : {false, true}) {
       const at::Tensor logits = randn({rows, classes}, 1) * 3, labels = some_labels(rows, classes);
       expect_close(cross_entropy(logits, labels, twice), plain_losses(logits, labels, twice),

@@ -34,9 +34,8 @@ TEST(GroupedLinear, AppliesEachExpertToItsRows) {
     return grouped_linear(x[0], some_offsets(), x[1], x[2]);
   };
   expect_close(f(in), plain(in), 1e-12);
-  testing::expect_gradients(f,
-                            {in[0].clone().requires_grad_(true), in[1].clone().requires_grad_(true),
-                             in[2].clone().requires_grad_(true)});
+  expect_gradients(f, {in[0].clone().requires_grad_(true), in[1].clone().requires_grad_(true),
+                       in[2].clone().requires_grad_(true)});
 }
 
 // What the memory held would show in unused rows and in gradients of the expert without rows.

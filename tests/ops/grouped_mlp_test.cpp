@@ -149,7 +149,7 @@ TEST(GroupedMlp, WeightsMayBeTransposedOrStrided) {
 
 TEST(GroupedMlp, Bfloat16InferenceIsCloseToFloat32) {
   const at::Tensor offsets = index({0, 20, 20, 50});
-  for (const auto& [width, hidden] : {std::pair{64, 128}, std::pair{36, 70}, std::pair{25, 37}}) {
+  for (const auto& [width, hidden] : {std::pair{64, 128}, {36, 70}, {25, 37}}) {
     const ExpertWeights w = random_weights(3, width, hidden, torch::kFloat);
     const at::Tensor rows = randn({53, width}, 7, torch::kFloat);
     const auto half = [](const at::Tensor& t) { return t.to(torch::kBFloat16); };

@@ -23,12 +23,11 @@ at::Tensor with(const at::Tensor& index, int64_t place, int64_t value) {
 }
 
 void expect_refused(const Routing& routing, bool by_dispatch, bool by_combine) {
-  const at::Tensor x = torch::ones({6, 2}), rows = torch::ones({12, 2});
   if (by_dispatch) {
-    EXPECT_THROW(dispatch(x, routing), Error);
+    EXPECT_THROW(dispatch(torch::ones({6, 2}), routing), Error);
   }
   if (by_combine) {
-    EXPECT_THROW(combine(rows, routing), Error);
+    EXPECT_THROW(combine(torch::ones({12, 2}), routing), Error);
   }
 }
 
@@ -36,24 +35,20 @@ TEST(IndexChecks, DispatchAndCombineRefuseIndicesOutOfRange) {
   const Routing good = good_routing();
   EXPECT_NO_THROW(dispatch(torch::ones({6, 2}), good));
   EXPECT_NO_THROW(combine(torch::ones({12, 2}), good));
-  for (const int64_t value : {-1, 6, 1 << 30}) {
+  const auto changed = [&](at::Tensor Routing::*member, int64_t place, int64_t value) {
     Routing bad = good;
-    bad.token = with(good.token, 3, value);
-    expect_refused(bad, true, false);
+    bad.*member = with(good.*member, place, value);
+    return bad;
+  };
+  for (const int64_t value : {-1, 6, 1 << 30}) {
+    expect_refused(changed(&Routing::token, 3, value), true, false);
   }
   for (const int64_t value : {-1, 12, 1 << 30}) {
-    Routing bad = good;
-    bad.token_row = with(good.token_row, 5, value);
-    expect_refused(bad, true, true);
-    bad = good;
-    bad.token_offsets = with(good.token_offsets, 2, value);
-    expect_refused(bad, true, true);
-    bad = good;
-    bad.token_offsets = with(good.token_offsets, 6, value > 0 ? value + 1 : value);
-    expect_refused(bad, true, true);
-    bad = good;
-    bad.offsets = with(good.offsets, 3, value > 0 ? value + 1 : value);
-    expect_refused(bad, true, false);
+    const int64_t end = value > 0 ? value + 1 : value;
+    expect_refused(changed(&Routing::token_row, 5, value), true, true);
+    expect_refused(changed(&Routing::token_offsets, 2, value), true, true);
+    expect_refused(changed(&Routing::token_offsets, 6, end), true, true);
+    expect_refused(changed(&Routing::offsets, 3, end), true, false);
   }
 }
 
@@ -79,10 +74,9 @@ Routing strided(const Routing& routing) {
     return torch::stack({index, torch::full_like(index, 1 << 30)}, 1).select(1, 0);
   };
   Routing same = routing;
-  same.offsets = apart(routing.offsets);
-  same.token = apart(routing.token);
-  same.token_offsets = apart(routing.token_offsets);
-  same.token_row = apart(routing.token_row);
+  for (at::Tensor* index : {&same.offsets, &same.token, &same.token_offsets, &same.token_row}) {
+    *index = apart(*index);
+  }
   return same;
 }
 

@@ -23,6 +23,15 @@ std::vector<std::vector<double>> softmax_rows(const at::Tensor& logits) {
   return gates;
 }
 
+double squared_variation(const std::vector<double>& values) {
+  double mean = 0, variance = 0;
+  for (const double v : values) mean += v / static_cast<double>(values.size());
+  for (const double v : values) {
+    variance += (v - mean) * (v - mean) / static_cast<double>(values.size());
+  }
+  return variance / (mean * mean);
+}
+
 TEST(ImportanceLoss, IsTheSquaredVariationOfTheExpertsImportanceMeanOverGroups) {
   const at::Tensor logits = randn({12, 4}, 1);
   const auto gates = softmax_rows(logits);
@@ -32,10 +41,7 @@ TEST(ImportanceLoss, IsTheSquaredVariationOfTheExpertsImportanceMeanOverGroups) 
     for (int64_t t = group * 6; t < group * 6 + 6; ++t) {
       for (int64_t e = 0; e < 4; ++e) importance[e] += gates[t][e];
     }
-    double mean = 0, variance = 0;
-    for (const double v : importance) mean += v / 4;
-    for (const double v : importance) variance += (v - mean) * (v - mean) / 4;
-    wanted += variance / (mean * mean) / 2;
+    wanted += squared_variation(importance) / 2;
   }
   EXPECT_NEAR(importance_loss(logits, 6).item<double>(), wanted, 1e-6);
   EXPECT_NEAR(importance_loss(torch::zeros({8, 4}), 0).item<double>(), 0.0, 1e-12);
@@ -52,15 +58,6 @@ TEST(GshardLoss, IsExpertsSquaredTimesMeanOfFractionTimesMeanGate) {
   double wanted = 0;
   for (int64_t e = 0; e < 3; ++e) wanted += 9.0 * fraction[e] * mean[e] / 3;
   EXPECT_NEAR(gshard_loss(logits, 0).item<double>(), wanted, 1e-6);
-}
-
-double squared_variation(const std::vector<double>& values) {
-  double mean = 0, variance = 0;
-  for (const double v : values) mean += v / static_cast<double>(values.size());
-  for (const double v : values) {
-    variance += (v - mean) * (v - mean) / static_cast<double>(values.size());
-  }
-  return variance / (mean * mean);
 }
 
 TEST(LoadLoss, IsTheSquaredVariationOfTheChanceToBeSelectedAgain) {

@@ -31,6 +31,12 @@ at::Tensor routed(const Routing& routing) {
   return combine_weights(plain);
 }
 
+/// Compares the rows and weights of tokens with the reference's, which are by place in a queue.
+void expect_golden(const Routing& routing, const at::Tensor& dispatch, const at::Tensor& combine) {
+  EXPECT_TRUE(torch::equal(routed(routing), dispatch.sum({2}).to(torch::kDouble)));
+  expect_close(combine_weights(routing), combine.sum({2}).to(torch::kDouble), 1e-6);
+}
+
 struct DispatchCase {
   const char* name;
   int64_t k, capacity;
@@ -42,6 +48,7 @@ TEST_F(ReferenceRouting, TokenChoice) {
         DispatchCase{"random", 3, 8}, DispatchCase{"skewed", 2, 4}, DispatchCase{"top1", 1, 3}}) {
     for (const bool priority : {false, true}) {
       const std::string place = fmt::format("dispatch/{}_{}/", name, priority ? "bpr" : "vanilla");
+      SCOPED_TRACE(place);
       const at::Tensor logits = logits_of(place + "gates");
       RouteOptions options{.k = k, .capacity = {.batch_priority = priority}};
       options.capacity.rounding = CapacityRounding::round;
@@ -49,28 +56,20 @@ TEST_F(ReferenceRouting, TokenChoice) {
       options.capacity.factor =
           static_cast<double>(capacity * logits.size(1)) / static_cast<double>(logits.size(0) * k);
       const Routing routing = route(logits, options);
-      EXPECT_TRUE(torch::equal(routing.choice, golden(place + "topk_index"))) << place;
-      EXPECT_TRUE(
-          torch::equal(routed(routing), golden(place + "dispatch").sum({2}).to(torch::kDouble)))
-          << place;
-      expect_close(combine_weights(routing), golden(place + "combine").sum({2}).to(torch::kDouble),
-                   1e-6);
+      EXPECT_TRUE(torch::equal(routing.choice, golden(place + "topk_index")));
+      expect_golden(routing, golden(place + "dispatch"), golden(place + "combine"));
     }
   }
 }
 
 TEST_F(ReferenceRouting, ExpertChoice) {
-  for (const auto& [name, capacity] :
-       {std::pair{"uniform", 2}, std::pair{"random", 5}, std::pair{"ties", 3}}) {
+  for (const auto& [name, capacity] : {std::pair{"uniform", 2}, {"random", 5}, {"ties", 3}}) {
     const std::string place = fmt::format("items/{}/", name);
+    SCOPED_TRACE(place);
     const Routing routing =
         route(logits_of(place + "gates"),
               {.kind = RoutingKind::expert_choice, .l = capacity, .gate = Gate::softmax_all});
-    EXPECT_TRUE(
-        torch::equal(routed(routing), golden(place + "dispatch").sum({2}).to(torch::kDouble)))
-        << place;
-    expect_close(combine_weights(routing), golden(place + "combine").sum({2}).to(torch::kDouble),
-                 1e-6);
+    expect_golden(routing, golden(place + "dispatch"), golden(place + "combine"));
   }
 }
 

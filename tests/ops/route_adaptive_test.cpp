@@ -11,7 +11,8 @@ namespace {
 
 using testing::adaptive_reference;
 using testing::expect_routing;
-using testing::expect_same_shapes;
+
+const RouteOptions kThreshold{.kind = RoutingKind::threshold};
 
 void expect_adaptive(const at::Tensor& logits, double threshold,
                      const std::vector<int64_t>& kept = {}) {
@@ -44,40 +45,34 @@ TEST(RouteAdaptive, ResultsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   const at::Tensor logits = randn({5000, 6}, 4, torch::kFloat);
   at::set_num_threads(1);
-  const Routing one = route(logits, {.kind = RoutingKind::threshold});
+  const Routing one = route(logits, kThreshold);
   at::set_num_threads(5);
-  testing::expect_same_routing(one, route(logits, {.kind = RoutingKind::threshold}));
+  testing::expect_same_routing(one, route(logits, kThreshold));
   at::set_num_threads(threads);
 }
 
 TEST(RouteAdaptive, ItsGatesAreConstants) {
   const at::Tensor logits = randn({5, 3}, 4).set_requires_grad(true);
-  EXPECT_FALSE(route(logits, {.kind = RoutingKind::threshold}).gate.requires_grad());
+  EXPECT_FALSE(route(logits, kThreshold).gate.requires_grad());
 }
 
 TEST(RouteAdaptive, TheMetaDeviceKnowsTheShapes) {
   const at::Tensor logits = randn({9, 5}, 4, torch::kFloat);
-  expect_same_shapes(
-      route(logits, {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 2}}),
-      route(logits.to(torch::kMeta),
-            {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 2}}));
+  const RouteOptions options{.kind = RoutingKind::threshold, .kept = {1, 2}};
+  testing::expect_same_shapes(route(logits, options), route(logits.to(torch::kMeta), options));
 }
 
 TEST(RouteAdaptive, RefusesWrongInput) {
   const at::Tensor logits = torch::zeros({4, 3});
-  EXPECT_THROW(route(logits[0], {.kind = RoutingKind::threshold}), Error);
-  EXPECT_THROW(route(logits.to(torch::kLong), {.kind = RoutingKind::threshold}), Error);
+  EXPECT_THROW(route(logits[0], kThreshold), Error);
+  EXPECT_THROW(route(logits.to(torch::kLong), kThreshold), Error);
   EXPECT_THROW(route(logits, {.kind = RoutingKind::threshold, .threshold = std::nan("")}), Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::threshold, .threshold = 0.0, .kept = {1, 1}}),
-               Error);
-  EXPECT_THROW(
-      route(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4}), {.kind = RoutingKind::threshold}),
-      Error);
+  EXPECT_THROW(route(logits, {.kind = RoutingKind::threshold, .kept = {1, 1}}), Error);
+  EXPECT_THROW(route(torch::zeros({1, 4}).expand({int64_t{1} << 30, 4}), kThreshold), Error);
   at::Tensor bad = torch::zeros({4, 3});
   bad[3][2] = std::nan("");
-  EXPECT_THROW(route(bad, {.kind = RoutingKind::threshold}), DivergedError);
-  EXPECT_NO_THROW(route(torch::full({2, 2}, std::numeric_limits<double>::infinity()),
-                        {.kind = RoutingKind::threshold}));
+  EXPECT_THROW(route(bad, kThreshold), DivergedError);
+  EXPECT_NO_THROW(route(torch::full({2, 2}, std::numeric_limits<double>::infinity()), kThreshold));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "base/support.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 
@@ -107,17 +108,22 @@ TEST(RouteExpertChoice, ATokenThatNobodySelectsGetsNoRow) {
   expect_choice(logits, {.l = 4, .gate = Gate::softmax_selected});
 }
 
+/// Three of six experts, with as many tokens as are told or as a capacity has room for.
+RouteOptions three_of_six(Gate gate, double factor, PrunedSelection pruned) {
+  return {.kind = RoutingKind::expert_choice,
+          .l = factor > 0 ? 0 : 3,
+          .gate = gate,
+          .capacity = {.factor = factor},
+          .group_size = 20,
+          .kept = {1, 2, 5},
+          .pruned = pruned};
+}
+
 TEST(RouteExpertChoice, ReroutingIsThePrunedRouterAlone) {
+  const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
   for (const Gate gate : kExpertGates) {
     for (const double factor : {0.0, 0.8}) {
-      const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
-      RouteOptions options{.kind = RoutingKind::expert_choice,
-                           .l = factor > 0 ? 0 : 3,
-                           .gate = gate,
-                           .capacity = {.factor = factor},
-                           .group_size = 20,
-                           .kept = {1, 2, 5},
-                           .pruned = PrunedSelection::reroute};
+      RouteOptions options = three_of_six(gate, factor, PrunedSelection::reroute);
       const Routing routing = route(logits, options);
       expect_routing(routing, expert_choice_reference(logits, options), options.kept);
       options.kept = {};
@@ -128,15 +134,10 @@ TEST(RouteExpertChoice, ReroutingIsThePrunedRouterAlone) {
 }
 
 TEST(RouteExpertChoice, PruningLeavesTheOtherExpertsAlone) {
+  const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
   for (const Gate gate : kExpertGates) {
     for (const double factor : {0.0, 0.8}) {
-      const at::Tensor logits = randn({40, 6}, 8, torch::kFloat);
-      RouteOptions options{.kind = RoutingKind::expert_choice,
-                           .l = factor > 0 ? 0 : 3,
-                           .gate = gate,
-                           .capacity = {.factor = factor},
-                           .group_size = 20,
-                           .kept = {1, 2, 5}};
+      RouteOptions options = three_of_six(gate, factor, PrunedSelection::zero);
       const at::Tensor pruned = combine_weights(route(logits, options));
       expect_choice(logits, options);
       options.kept = {};
@@ -151,13 +152,9 @@ TEST(RouteExpertChoice, CapacitiesRoundAndRiseAsTold) {
   for (const Gate gate : kExpertGates) {
     for (const auto rounding : {CapacityRounding::ceil, CapacityRounding::round}) {
       for (const int64_t multiple : {1, 3}) {
-        RouteOptions options{.kind = RoutingKind::expert_choice,
-                             .gate = gate,
-                             .capacity = {.factor = 0.7},
-                             .group_size = 16};
-        options.capacity.rounding = rounding;
-        options.capacity.multiple_of = multiple;
-        expect_choice(randn({48, 5}, ++seed, torch::kFloat), options);  // 2.24 rows
+        const CapacityRule capacity{.factor = 0.7, .rounding = rounding, .multiple_of = multiple};
+        expect_choice(randn({48, 5}, ++seed, torch::kFloat),
+                      {.gate = gate, .capacity = capacity, .group_size = 16});  // 2.24 rows
       }
     }
   }
@@ -165,10 +162,9 @@ TEST(RouteExpertChoice, CapacitiesRoundAndRiseAsTold) {
 
 TEST(RouteExpertChoice, GradientsEqualFiniteDifferences) {
   for (const Gate gate : kExpertGates) {
-    for (const auto& [kept, pruned] :
-         {std::pair{std::vector<int64_t>{}, PrunedSelection::zero},
-          std::pair{std::vector<int64_t>{0, 3}, PrunedSelection::zero},
-          std::pair{std::vector<int64_t>{0, 3}, PrunedSelection::reroute}}) {
+    for (const auto& [kept, pruned] : {std::pair{std::vector<int64_t>{}, PrunedSelection::zero},
+                                       {std::vector<int64_t>{0, 3}, PrunedSelection::zero},
+                                       {std::vector<int64_t>{0, 3}, PrunedSelection::reroute}}) {
       at::Tensor logits = randn({14, 4}, 23).set_requires_grad(true);
       const RouteOptions by_rows{.kind = RoutingKind::expert_choice,
                                  .l = 3,
@@ -191,24 +187,11 @@ TEST(RouteExpertChoice, GradientsEqualFiniteDifferences) {
 }
 
 TEST(RouteExpertChoice, ResultsDoNotDependOnTheNumberOfThreads) {
-  const int threads = at::get_num_threads();
   for (const Gate gate : kExpertGates) {
-    std::vector<Routing> routings;
-    std::vector<at::Tensor> grads;
-    for (const int n : {1, 2, 5}) {
-      at::set_num_threads(n);
-      at::Tensor logits = randn({4160, 5}, 1, torch::kFloat).set_requires_grad(true);
-      routings.push_back(route(
-          logits, {.kind = RoutingKind::expert_choice, .l = 16, .gate = gate, .group_size = 65}));
-      routings.back().gate.square().sum().backward();
-      grads.push_back(logits.grad());
-    }
-    for (size_t i = 1; i < routings.size(); ++i) {
-      expect_same_routing(routings[0], routings[i]);
-      EXPECT_TRUE(torch::equal(grads[0], grads[i]));
-    }
+    testing::expect_same_on_threads(
+        randn({4160, 5}, 1, torch::kFloat),
+        {.kind = RoutingKind::expert_choice, .l = 16, .gate = gate, .group_size = 65});
   }
-  at::set_num_threads(threads);
 }
 
 TEST(RouteExpertChoice, TakesNoTokensAndKnowsItsShapes) {
@@ -231,82 +214,48 @@ TEST(RouteExpertChoice, TakesNoTokensAndKnowsItsShapes) {
 
 TEST(RouteExpertChoice, NonContiguousLogitsGiveTheSame) {
   const at::Tensor logits = randn({6, 10}, 8, torch::kFloat).t();
-  expect_same_routing(
-      route(logits, {.kind = RoutingKind::expert_choice, .l = 3, .gate = Gate::softmax_selected}),
-      route(logits.contiguous(),
-            {.kind = RoutingKind::expert_choice, .l = 3, .gate = Gate::softmax_selected}));
+  const RouteOptions options{
+      .kind = RoutingKind::expert_choice, .l = 3, .gate = Gate::softmax_selected};
+  expect_same_routing(route(logits, options), route(logits.contiguous(), options));
 }
 
 TEST(RouteExpertChoice, RefusesWrongInput) {
+  const auto choose = [](const at::Tensor& logits, RouteOptions options) {
+    options.kind = RoutingKind::expert_choice;
+    options.gate = Gate::softmax_selected;
+    return route(logits, options);
+  };
   const at::Tensor logits = torch::zeros({10, 3});
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice, .gate = Gate::softmax_selected}),
-               Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .l = 2,
-                              .gate = Gate::softmax_selected,
-                              .capacity = {.factor = 1.0}}),
-               Error);
-  EXPECT_THROW(
-      route(logits, {.kind = RoutingKind::expert_choice, .l = -1, .gate = Gate::softmax_selected}),
-      Error);
-  EXPECT_THROW(
-      route(logits, {.kind = RoutingKind::expert_choice, .l = 11, .gate = Gate::softmax_selected}),
-      Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .l = 3,
-                              .gate = Gate::softmax_selected,
-                              .group_size = 4}),
-               Error);  // a tail of 2
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .gate = Gate::softmax_selected,
-                              .capacity = {.factor = -1.0}}),
-               Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .gate = Gate::softmax_selected,
-                              .capacity = {.factor = 1.0, .multiple_of = 0}}),
-               Error);
+  EXPECT_THROW(choose(logits, {}), Error);
+  EXPECT_THROW(choose(logits, {.l = 2, .capacity = {.factor = 1.0}}), Error);
+  EXPECT_THROW(choose(logits, {.l = -1}), Error);
+  EXPECT_THROW(choose(logits, {.l = 11}), Error);
+  EXPECT_THROW(choose(logits, {.l = 3, .group_size = 4}), Error);  // a tail of 2
+  EXPECT_THROW(choose(logits, {.capacity = {.factor = -1.0}}), Error);
+  EXPECT_THROW(choose(logits, {.capacity = {.factor = 1.0, .multiple_of = 0}}), Error);
   const auto unknown = static_cast<CapacityRounding>(2);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .gate = Gate::softmax_selected,
-                              .capacity = {.factor = 1.0, .rounding = unknown}}),
-               Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .l = 1,
-                              .gate = Gate::softmax_selected,
-                              .group_size = -2}),
-               Error);
+  EXPECT_THROW(choose(logits, {.capacity = {.factor = 1.0, .rounding = unknown}}), Error);
+  EXPECT_THROW(choose(logits, {.l = 1, .group_size = -2}), Error);
   EXPECT_THROW(
       route(logits, {.kind = RoutingKind::expert_choice, .l = 1, .gate = static_cast<Gate>(9)}),
       Error);
-  EXPECT_THROW(route(logits, {.kind = RoutingKind::expert_choice,
-                              .l = 1,
-                              .gate = Gate::softmax_selected,
-                              .kept = {3}}),
-               Error);
-  EXPECT_THROW(route(logits[0],
-                     {.kind = RoutingKind::expert_choice, .l = 1, .gate = Gate::softmax_selected}),
-               Error);
-  EXPECT_THROW(route(logits.to(torch::kInt),
-                     {.kind = RoutingKind::expert_choice, .l = 1, .gate = Gate::softmax_selected}),
-               Error);
-  EXPECT_THROW(route(torch::zeros({4, 0}),
-                     {.kind = RoutingKind::expert_choice, .l = 1, .gate = Gate::softmax_selected}),
-               Error);
+  EXPECT_THROW(choose(logits, {.l = 1, .kept = {3}}), Error);
+  EXPECT_THROW(choose(logits[0], {.l = 1}), Error);
+  EXPECT_THROW(choose(logits.to(torch::kInt), {.l = 1}), Error);
+  EXPECT_THROW(choose(torch::zeros({4, 0}), {.l = 1}), Error);
   const at::Tensor many = torch::zeros({1, 4}).expand({int64_t{1} << 30, 4});
-  EXPECT_THROW(route(many, {.kind = RoutingKind::expert_choice,
-                            .l = int64_t{1} << 29,
-                            .gate = Gate::softmax_selected}),
-               Error);
+  EXPECT_THROW(choose(many, {.l = int64_t{1} << 29}), Error);
   for (const Gate gate : kExpertGates) {
     for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       at::Tensor bad = torch::zeros({10, 3});
       bad[6][1] = value;
       EXPECT_THROW(route(bad, {.kind = RoutingKind::expert_choice, .l = 2, .gate = gate}),
                    DivergedError);
-      RouteOptions without{
-          .kind = RoutingKind::expert_choice, .l = 2, .gate = gate, .kept = {0, 2}};
-      without.pruned = PrunedSelection::reroute;
-      EXPECT_NO_THROW(route(bad, without));
+      EXPECT_NO_THROW(route(bad, {.kind = RoutingKind::expert_choice,
+                                  .l = 2,
+                                  .gate = gate,
+                                  .kept = {0, 2},
+                                  .pruned = PrunedSelection::reroute}));
     }
   }
 }
@@ -318,14 +267,12 @@ TEST(RouteExpertChoice, RefusesANegativeNumberOfTokensBesideACapacity) {
 }
 
 TEST(RouteExpertChoice, RefusesAGateOfTokenChoice) {
-  try {
-    route(torch::zeros({4, 3}), {.kind = RoutingKind::expert_choice, .l = 1, .gate = Gate::logit});
-    FAIL() << "a logit is no gate of expert choice";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "route_expert_choice: gate 4 is unknown; choose 0 (softmax_selected), 1 "
-                 "(softmax_tokens), 2 (softmax_experts), 3 (one)");
-  }
+  const RouteOptions options{.kind = RoutingKind::expert_choice, .l = 1, .gate = Gate::logit};
+  EXPECT_EQ(test::failure_of([&] {
+              route(torch::zeros({4, 3}), options);
+            }),
+            "route_expert_choice: gate 4 is unknown; choose 0 (softmax_selected), 1 "
+            "(softmax_tokens), 2 (softmax_experts), 3 (one)");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // Every routing as plain loops over doubles, written from the definitions and not from the kernels.
 #pragma once
 
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <vector>
@@ -31,5 +33,22 @@ void expect_same_routing(const Routing& a, const Routing& b);
 
 /// Shapes and types of the same call on the meta device.
 void expect_same_shapes(const Routing& routing, const Routing& meta);
+
+/// The same bits, and those of the gradient, on any number of threads.
+inline void expect_same_on_threads(const at::Tensor& logits, const RouteOptions& options) {
+  const int before = at::get_num_threads();
+  std::vector<Routing> routings;
+  std::vector<at::Tensor> grads;
+  for (const int threads : {1, 2, 5}) {
+    at::set_num_threads(threads);
+    const at::Tensor leaf = logits.clone().set_requires_grad(true);
+    routings.push_back(route(leaf, options));
+    routings.back().gate.square().sum().backward();
+    grads.push_back(leaf.grad());
+    expect_same_routing(routings.front(), routings.back());
+    EXPECT_TRUE(torch::equal(grads.front(), grads.back()));
+  }
+  at::set_num_threads(before);
+}
 
 }  // namespace moesaic::testing

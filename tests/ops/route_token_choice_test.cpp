@@ -2,12 +2,12 @@
 #include "moesaic/ops/route.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <limits>
 
 #include "base/support.h"
 #include "ops/route_reference.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -34,16 +34,12 @@ TEST(RouteTokenChoice, EqualsPlainLoopsOverASweep) {
         for (const Gate gate : kGates) {
           for (const double factor : {0.0, 0.4, 1.25}) {
             const at::Tensor logits = randn({tokens, experts}, ++seed, torch::kFloat);
-            expect_route(logits, {.k = k,
-                                  .gate = gate,
-                                  .capacity = {.factor = factor, .batch_priority = false},
-                                  .group_size = tokens > 8 ? 8 : 0,
-                                  .kept = {}});
-            expect_route(logits, {.k = k,
-                                  .gate = gate,
-                                  .capacity = {.factor = factor, .batch_priority = true},
-                                  .group_size = tokens > 8 ? 30 : 0,
-                                  .kept = {}});
+            RouteOptions options{.k = k, .gate = gate, .capacity = {.factor = factor}};
+            options.group_size = tokens > 8 ? 8 : 0;
+            expect_route(logits, options);
+            options.capacity.batch_priority = true;
+            options.group_size = tokens > 8 ? 30 : 0;
+            expect_route(logits, options);
           }
         }
       }
@@ -85,8 +81,7 @@ TEST(RouteTokenChoice, Float64EqualsPlainLoops) {
     expect_route(randn({50, 5}, 3), {.k = 2,
                                      .gate = gate,
                                      .capacity = {.factor = 0.7, .batch_priority = true},
-                                     .group_size = 20,
-                                     .kept = {}});
+                                     .group_size = 20});
   }
 }
 
@@ -167,16 +162,13 @@ TEST(RouteTokenChoice, KeptRowsOfPrunedExpertsLeaveTheOthersAlone) {
     for (const double factor : {0.0, 0.5}) {
       for (const bool batch_priority : {false, true}) {
         const at::Tensor logits = randn({40, 8}, 5, torch::kFloat);
-        expect_route(logits, {.k = 2,
-                              .gate = gate,
-                              .capacity = {.factor = factor, .batch_priority = batch_priority},
-                              .group_size = 20,
-                              .kept = {1, 4, 6}});
-        expect_route(logits, {.k = 2,
-                              .gate = gate,
-                              .capacity = {.factor = factor, .batch_priority = batch_priority},
-                              .group_size = 20,
-                              .kept = {7}});
+        for (const auto& kept : {std::vector<int64_t>{1, 4, 6}, {7}}) {
+          expect_route(logits, {.k = 2,
+                                .gate = gate,
+                                .capacity = {.factor = factor, .batch_priority = batch_priority},
+                                .group_size = 20,
+                                .kept = kept});
+        }
       }
     }
   }
@@ -193,7 +185,7 @@ TEST(RouteTokenChoice, DroppedRowsOfPrunedExpertsRouteAmongTheKept) {
       const at::Tensor logits = randn({40, 8}, 5, torch::kFloat);
       const RouteOptions options{.k = 2,
                                  .gate = gate,
-                                 .capacity = {.factor = factor, .batch_priority = false},
+                                 .capacity = {.factor = factor},
                                  .group_size = 20,
                                  .kept = {1, 4, 6},
                                  .pruned = PrunedSelection::reroute};
@@ -201,12 +193,10 @@ TEST(RouteTokenChoice, DroppedRowsOfPrunedExpertsRouteAmongTheKept) {
       expect_routing(routing, token_choice_reference(logits, options), options.kept);
       // The same as a router that never had the others, but for the numbers of its choices.
       const at::Tensor columns = torch::tensor({1, 4, 6});
-      Routing small = route(logits.index_select(1, columns),
-                            {.k = 2,
-                             .gate = gate,
-                             .capacity = {.factor = factor, .batch_priority = false},
-                             .group_size = 20,
-                             .kept = {}});
+      RouteOptions own = options;
+      own.kept = {};
+      own.pruned = PrunedSelection::zero;
+      Routing small = route(logits.index_select(1, columns), own);
       small.choice = columns.to(torch::kInt)
                          .index_select(0, small.choice.flatten())
                          .view(small.choice.sizes());
@@ -227,7 +217,6 @@ TEST(RouteTokenChoice, GradientsEqualFiniteDifferences) {
           const RouteOptions options{.k = 2,
                                      .gate = gate,
                                      .capacity = {.factor = factor, .batch_priority = factor > 0},
-                                     .group_size = 0,
                                      .kept = kept,
                                      .pruned = pruned};
           at::Tensor logits = randn({19, 5}, 17).set_requires_grad(true);
@@ -248,33 +237,20 @@ TEST(RouteTokenChoice, Float32GradientsEqualThoseOfFloat64) {
     const at::Tensor weight = randn({route(wide, options).max_rows()}, 4);
     (route(wide, options).gate * weight).sum().backward();
     (route(narrow, options).gate * weight.to(torch::kFloat)).sum().backward();
-    testing::expect_close(narrow.grad(), wide.grad(), 1e-6);
+    expect_close(narrow.grad(), wide.grad(), 1e-6);
   }
 }
 
 TEST(RouteTokenChoice, ResultsDoNotDependOnTheNumberOfThreads) {
-  const int threads = at::get_num_threads();
+  const at::Tensor logits = randn({5000, 7}, 1, torch::kFloat);
   for (const bool batch_priority : {false, true}) {
     for (const int64_t group_size : {0, 900, 65}) {
-      const RouteOptions options{.k = 2,
-                                 .capacity = {.factor = 0.9, .batch_priority = batch_priority},
-                                 .group_size = group_size};
-      std::vector<Routing> routings;
-      std::vector<at::Tensor> grads;
-      for (const int n : {1, 2, 5}) {
-        at::set_num_threads(n);
-        at::Tensor logits = randn({5000, 7}, 1, torch::kFloat).set_requires_grad(true);
-        routings.push_back(route(logits, options));
-        routings.back().gate.square().sum().backward();
-        grads.push_back(logits.grad());
-      }
-      for (size_t i = 1; i < routings.size(); ++i) {
-        expect_same_routing(routings[0], routings[i]);
-        EXPECT_TRUE(torch::equal(grads[0], grads[i]));
-      }
+      testing::expect_same_on_threads(
+          logits, {.k = 2,
+                   .capacity = {.factor = 0.9, .batch_priority = batch_priority},
+                   .group_size = group_size});
     }
   }
-  at::set_num_threads(threads);
 }
 
 TEST(RouteTokenChoice, MaskedExpertsAreTakenLastWithGateZero) {
@@ -316,7 +292,7 @@ TEST(RouteTokenChoice, NamesTheFirstTokenWithBadLogits) {
         route(logits, {.k = 2});
         ADD_FAILURE() << "took " << value << " at token " << token;
       } catch (const DivergedError& error) {
-        EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token {} ", token)));
+        EXPECT_THAT(error.what(), HasSubstr(fmt::format("token {} ", token)));
       }
     }
   }
@@ -412,8 +388,7 @@ TEST(RouteTokenChoice, IgnoresTheNumberOfTokensAndRefusesTheGateOfExpertChoice) 
 TEST(RouteTokenChoice, OffersNoGateThatItRefuses) {
   const at::Tensor logits = at::zeros({4, 2});
   EXPECT_THAT(test::failure_of([&] { route(logits, {.k = 1, .gate = static_cast<Gate>(5)}); }),
-              ::testing::AllOf(::testing::HasSubstr("softmax_all"),
-                               ::testing::Not(::testing::HasSubstr("softmax_tokens"))));
+              AllOf(HasSubstr("softmax_all"), Not(HasSubstr("softmax_tokens"))));
 }
 
 }  // namespace

@@ -72,8 +72,7 @@ TEST(RoutedMlp, Bfloat16IsCloseToFloat32) {
 TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
   const torch::NoGradGuard no_grad;
   // Sizes that are no multiples of a panel's, and one of more than one stretch of hidden units.
-  for (const auto& [width, hidden] :
-       {std::pair{34, 50}, std::pair{320, 130}, std::pair{66, 1600}}) {
+  for (const auto& [width, hidden] : {std::pair{34, 50}, {320, 130}, {66, 1600}}) {
     for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
       const ExpertWeights w = weights_of(4, width, hidden, type), packed = pack_experts(w);
       ASSERT_TRUE(packed.is_packed || type != torch::kFloat);

@@ -11,7 +11,7 @@ namespace moesaic {
 namespace {
 
 TEST(CombineWeights, IsTheDenseMatrix) {
-  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat);
+  const at::Tensor logits = randn({12, 4}, 3, torch::kFloat);
   const RouteOptions options{.k = 2, .kept = {0, 2}};
   const auto reference = testing::token_choice_reference(logits, options);
   const at::Tensor weights = combine_weights(route(logits, options));
@@ -46,7 +46,7 @@ void expect_part(const Routing& part, const at::Tensor& weights) {
 }
 
 TEST(RoutingOfTokens, IsAPartOfTheMatrix) {
-  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat);
+  const at::Tensor logits = randn({12, 4}, 3, torch::kFloat);
   const Routing all = with_unused_rows(logits);
   for (const int64_t first : {0, 3, 8}) {
     expect_part(routing_of_tokens(all, first, 4), combine_weights(all).narrow(0, first, 4));
@@ -54,7 +54,7 @@ TEST(RoutingOfTokens, IsAPartOfTheMatrix) {
 }
 
 TEST(RoutingOfExperts, IsAPartOfTheMatrix) {
-  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat).requires_grad_();
+  const at::Tensor logits = randn({12, 4}, 3, torch::kFloat).requires_grad_();
   const Routing all = with_unused_rows(logits);
   for (const int64_t first : {0, 1, 2}) {
     expect_part(routing_of_experts(all, first, 2), combine_weights(all).narrow(1, first, 2));
@@ -66,13 +66,13 @@ TEST(RoutingOfExperts, IsAPartOfTheMatrix) {
 }
 
 TEST(RoutingToMerged, SumsTheGatesOfTheExpertsOfASlot) {
-  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat).requires_grad_();
+  const at::Tensor logits = randn({12, 4}, 3, torch::kFloat).requires_grad_();
   const at::Tensor slots_EK =
       torch::tensor({{1.0f, 0.0f}, {0.0f, 1.0f}, {1.0f, 0.0f}, {1.0f, 0.0f}});
   const Routing all = with_unused_rows(logits);
   const Routing merged = routing_to_merged(all, {0, 1, 0, 0}, 2);
   const at::Tensor wanted = combine_weights(all).mm(slots_EK);
-  testing::expect_close(combine_weights(merged), wanted, 1e-6);
+  expect_close(combine_weights(merged), wanted, 1e-6);
   EXPECT_LT(merged.max_rows(), all.offsets[4].item<int64_t>())
       << "some tokens select two of a slot";
   expect_part(merged, combine_weights(merged));
@@ -85,7 +85,7 @@ TEST(RoutingToMerged, SumsTheGatesOfTheExpertsOfASlot) {
   wanted.square().sum().backward();
   const at::Tensor gradient = std::exchange(logits.mutable_grad(), at::Tensor());
   routing_to_merged(with_unused_rows(logits), {0, 1, 0, 0}, 2).gate.square().sum().backward();
-  testing::expect_close(logits.grad(), gradient, 1e-6);
+  expect_close(logits.grad(), gradient, 1e-6);
 }
 
 TEST(IndexOn, ListsTheIds) {

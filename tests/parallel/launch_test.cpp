@@ -55,9 +55,8 @@ TEST(Launch, OpenMpiOnOneMachineMeetsThere) {
 }
 
 TEST(Launch, OpenMpiOnSeveralMachinesNeedsAnAddress) {
-  const std::string error =
-      launch_error({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
-  EXPECT_THAT(error, HasSubstr("OMPI_COMM_WORLD_SIZE is 2 and MASTER_ADDR is not set"));
+  EXPECT_THAT(launch_error({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+              HasSubstr("OMPI_COMM_WORLD_SIZE is 2 and MASTER_ADDR is not set"));
 }
 
 TEST(Launch, AStepOfSlurmMeetsOnItsFirstHost) {

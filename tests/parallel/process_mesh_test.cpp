@@ -28,12 +28,7 @@ std::shared_ptr<const ProcessGroup> world_of(const std::shared_ptr<const Process
 }
 
 std::string meeting_error(int64_t size, const ParallelConfig& config) {
-  try {
-    run_processes(size, config, [](const auto&) {});
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::usage_of([&] { run_processes(size, config, [](const auto&) {}); });
 }
 
 TEST(ProcessMesh, FormAMeshOfReplicasAndExpertGroups) {
@@ -109,8 +104,7 @@ TEST(ProcessMesh, OneNamesTheProcessThatWasLost) {
     const std::string text = processes->describe_failure("broken");
     if (text.empty()) return;
     ++said;
-    EXPECT_THAT(text, HasSubstr("process 1 ("));
-    EXPECT_THAT(text, HasSubstr("failed near "));
+    EXPECT_THAT(text, AllOf(HasSubstr("process 1 ("), HasSubstr("failed near ")));
   });
   EXPECT_EQ(said, 1);
 }
@@ -152,15 +146,12 @@ TEST(ProcessMesh, RememberOnlyTheLastWarnings) {
   options.isServer = true;
   options.waitWorkers = false;
   c10d::TCPStore store("127.0.0.1", options);
-  Launch launch;
-  launch.address = "127.0.0.1";
-  launch.port = store.getPort();
-  launch.has_external_store = true;
+  const Launch launch{.address = "127.0.0.1", .port = store.getPort(), .has_external_store = true};
   const auto processes = ProcessMesh::connect(launch, {});
   const int64_t before = store.getNumKeys();
-  ::testing::internal::CaptureStderr();
-  for (int i = 0; i < 200; ++i) log_warning("image {} is corrupt", i);
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string said = test::said_by([] {
+    for (int i = 0; i < 200; ++i) log_warning("image {} is corrupt", i);
+  });
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 200);
   EXPECT_LE(store.getNumKeys(), before + 100);
 }
@@ -212,8 +203,8 @@ TEST(ProcessMesh, OneThatMakesProgressIsWaitedFor) {
     return std::stoll(std::string(bytes.begin(), bytes.end())) >= 3;
   };
   while (leader.wait_for(10ms) != std::future_status::ready && !heard()) other->report_progress();
-  EXPECT_THAT(exchange(other, "1"), ::testing::ElementsAre("0", "1"));
-  EXPECT_THAT(leader.get(), ::testing::ElementsAre("0", "1"));
+  EXPECT_THAT(exchange(other, "1"), ElementsAre("0", "1"));
+  EXPECT_THAT(leader.get(), ElementsAre("0", "1"));
 }
 
 TEST(Collectives, GradientsOfGatheredRowsAreThoseOfAllLosses) {
@@ -235,10 +226,8 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
   run_processes(2, {}, [](const auto& processes) {
     const int64_t rank = processes->rank();
     // Process 0 has 3 rows and sends 1 to itself and 2 to process 1, whose 2 rows go to process 0.
-    const std::vector<int64_t> send =
-        rank == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2, 0};
-    const std::vector<int64_t> receive =
-        rank == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2, 0};
+    using Rows = std::vector<int64_t>;
+    const Rows send = rank == 0 ? Rows{1, 2} : Rows{2, 0}, receive = send;
     const int64_t rows = rank == 0 ? 3 : 2;
     // A row more than is sent, as the unused rows of a routing's buffer.
     at::Tensor x =

@@ -69,11 +69,10 @@ TEST_F(Calibration, OfAnotherNetworkOrOtherImagesIsRefusedInOneLine) {
 }
 
 TEST_F(Calibration, IsOfWeightsAndConfiguration) {
-  Checkpoint one;
-  one.config = {{"model", model_->config()}};
-  one.state = {{"step", 7}};
-  one.model = state_of(*model_);
-  one.folder = "small";
+  const Checkpoint one{.config = {{"model", model_->config()}},
+                       .state = {{"step", 7}},
+                       .model = state_of(*model_),
+                       .folder = "small"};
   Checkpoint other = one;
   other.config["model"]["classifier"] = "mean";
   const CalibrationSource source = network_source(one);

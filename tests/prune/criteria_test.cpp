@@ -90,12 +90,8 @@ TEST(Criteria, RandomDependsOnSeedBlockAndExpertOnly) {
 }
 
 TEST(Criteria, ScoreMixturesOfEveryFamily) {
-  ClusterMoEConfig filters;
-  filters.num_experts = 3;
-  ImageMoEConfig images;
-  images.num_experts = 3;
-  images.image_size = 8;
-  images.width = 0.1;
+  const ClusterMoEConfig filters{.num_experts = 3};
+  const ImageMoEConfig images{.num_experts = 3, .image_size = 8, .width = 0.1};
   const std::vector<std::shared_ptr<Model>> models = {std::make_shared<ClusterMoE>(filters, 1),
                                                       std::make_shared<ImageMoE>(images, 1)};
   for (const auto& model : models) {

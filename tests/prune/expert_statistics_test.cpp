@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "moesaic/nn/mlp_experts.h"
-#include "support/small_vmoe.h"
+#include "prune/plan_networks.h"
 
 namespace moesaic {
 namespace {
@@ -88,24 +88,16 @@ VMoEConfig crowded() {
   return config;
 }
 
-VMoEConfig is_expert_choice() {
-  VMoEConfig config = crowded();
-  config.encoder.moe.router.kind = RoutingKind::expert_choice;
-  config.encoder.moe.router.capacity.factor = 1.5;
-  return config;
-}
-
 /// Two members of three experts, of which a token selects two.
-VMoEConfig ensemble() {
-  VMoEConfig config = crowded();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = 2;
+VMoEConfig crowded_ensemble() {
+  VMoEConfig config = small_ensemble_config(2);
+  config.encoder.moe.router.capacity.factor = 0.5;
   return config;
 }
 
 struct UseCase {
   const char* name;
-  VMoEConfig (*config)();
+  VMoEConfig config;
   std::vector<int64_t> kept;  ///< Empty: all.
 };
 
@@ -113,7 +105,7 @@ class ExpertStatisticsOf : public ::testing::TestWithParam<UseCase> {};
 
 TEST_P(ExpertStatisticsOf, EqualsLoopsOverTokens) {
   const torch::NoGradGuard no_grad;
-  const auto model = small_vmoe(GetParam().config());
+  const auto model = small_vmoe(GetParam().config);
   if (!GetParam().kept.empty()) model->moe_blocks()[0].layer->keep_experts(GetParam().kept);
   const at::Tensor images = small_images(3);
   const PlainUses wanted = plain_use(*model, images);
@@ -147,22 +139,22 @@ TEST_P(ExpertStatisticsOf, EqualsLoopsOverTokens) {
     testing::expect_close(means[static_cast<int64_t>(e)], plain.outputs / rows, 1e-5);
   }
   EXPECT_GT(all_rows, 0);
-  const bool is_token_choice = GetParam().config().encoder.moe.router.is_token_choice();
+  const bool is_token_choice = GetParam().config.encoder.moe.router.is_token_choice();
   EXPECT_EQ(dropped > 0, is_token_choice) << "tokens that choose are to be without room";
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Networks, ExpertStatisticsOf,
-    ::testing::Values(UseCase{"Whole", crowded, {}}, UseCase{"Pruned", crowded, {0, 2, 3, 5}},
-                      UseCase{"ExpertsChoose", is_expert_choice, {}},
-                      UseCase{"PrunedExpertsChoose", is_expert_choice, {0, 2, 3, 5}},
-                      UseCase{"Ensemble", ensemble, {}},
-                      UseCase{"PrunedEnsemble", ensemble, {0, 2, 3, 5}}),
+    ::testing::Values(UseCase{"Whole", crowded(), {}}, UseCase{"Pruned", crowded(), {0, 2, 3, 5}},
+                      UseCase{"ExpertsChoose", expert_choice_config(), {}},
+                      UseCase{"PrunedExpertsChoose", expert_choice_config(), {0, 2, 3, 5}},
+                      UseCase{"Ensemble", crowded_ensemble(), {}},
+                      UseCase{"PrunedEnsemble", crowded_ensemble(), {0, 2, 3, 5}}),
     [](const auto& param) { return param.param.name; });
 
 TEST(ExpertStatistics, OfAnEnsembleCountsTheTokensOfEveryMember) {
   const torch::NoGradGuard no_grad;
-  const auto model = small_vmoe(ensemble());
+  const auto model = small_vmoe(crowded_ensemble());
   const ExpertStatisticsMeter meter(*model);
   model->forward(small_images(2));
   const LayerStatistics& use = meter.statistics().at(1);

@@ -6,8 +6,8 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "prune/plan_networks.h"
 #include "support/matchers.h"
-#include "support/small_vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -75,23 +75,17 @@ TEST(Merging, WithoutRowsKeepsTheWeightsAndFollowsEarlierMerging) {
   EXPECT_EQ(plan_merge(block, plan).into, (Ids{0, 2, 2, 2}));
 }
 
-ExpertStatistics use_of(Model& model) {
-  const ExpertStatisticsMeter meter(model);
-  run(model, small_images(4));
-  return meter.statistics();
-}
-
 TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
   const test::TempDir folder;
   const auto model = small_vmoe();
   model->eval();
-  Checkpoint checkpoint;
-  checkpoint.config = {{"model", model->config()}, {"run", nullptr}};
-  checkpoint.model = state_of(*model);
-  save_checkpoint(folder / "whole", checkpoint);
-  PruneCheckpointOptions options{.finetuned = folder / "whole", .out = folder / "merged"};
-  options.prune = {.criterion = "output-error", .keep = KeepSpec::count(3), .replace = kMerge};
-  options.calibrate = [](const Checkpoint&, Model& given) { return use_of(given); };
+  save_checkpoint(folder / "whole", {.config = {{"model", model->config()}, {"run", nullptr}},
+                                     .model = state_of(*model)});
+  PruneCheckpointOptions options{
+      .finetuned = folder / "whole",
+      .out = folder / "merged",
+      .prune = {.criterion = "output-error", .keep = KeepSpec::count(3), .replace = kMerge},
+      .calibrate = use_on_images};
   const PruneCheckpointResult result = prune_checkpoint(options);
   apply_plan(*model, result.plan);
   const auto loaded = load_model(options.out);

@@ -4,34 +4,15 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/prune/plan.h"
-#include "support/small_vmoe.h"
+#include "prune/plan_networks.h"
 
 namespace moesaic {
 namespace {
 
 using Ids = std::vector<int64_t>;
-
-VMoEConfig token_choice() {
-  return small_vmoe_config();
-}
-
-VMoEConfig expert_choice() {
-  VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.kind = RoutingKind::expert_choice;
-  config.encoder.moe.router.capacity.factor = 1.5;
-  return config;
-}
-
-/// Two members of three experts.
-VMoEConfig two_members() {
-  VMoEConfig config = small_vmoe_config();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = 2;
-  return config;
-}
 
 /// Returns gate times output of every token and expert of block 1, [T, 6, 12] float64.
 at::Tensor gated_outputs(Model& model, const at::Tensor& images) {
@@ -83,11 +64,11 @@ Ids best_of_all(const at::Tensor& gated_TEd, int64_t begin, int64_t end, int64_t
   return best;
 }
 
-class OutputError : public ::testing::TestWithParam<VMoEConfig (*)()> {};
+class OutputError : public ::testing::TestWithParam<VMoEConfig> {};
 
 TEST_P(OutputError, EqualsLoopsOverTokensAndSubsets) {
   const torch::NoGradGuard no_grad;
-  const auto model = small_vmoe(GetParam()());
+  const auto model = small_vmoe(GetParam());
   const at::Tensor images = small_images(4), gated_TEd = gated_outputs(*model, images);
   const ExpertStatisticsMeter meter(*model);
   model->forward(images);
@@ -130,7 +111,8 @@ TEST_P(OutputError, EqualsLoopsOverTokensAndSubsets) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, OutputError,
-                         ::testing::Values(token_choice, expert_choice, two_members));
+                         ::testing::Values(small_vmoe_config(), expert_choice_config(),
+                                           small_ensemble_config(2)));
 
 /// A Gram matrix of random vectors.
 at::Tensor products_of(int64_t experts, uint64_t seed) {
@@ -148,26 +130,23 @@ TEST(BestSubset, CountsWhatWasRemovedBefore) {
   EXPECT_EQ(best_subset(products, 0, 3, {0, 1, 2}, 3), (Ids{0, 1, 2}));
 }
 
+Ids first_ids(int64_t count) {
+  Ids ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
 TEST(BestSubset, OfEqualExpertsKeepsTheFirst) {
   EXPECT_EQ(best_subset(at::eye(5, at::kDouble), 0, 5, {0, 1, 2, 3, 4}, 2), (Ids{0, 1}));
-  EXPECT_EQ(best_subset(
-                at::eye(24, at::kDouble), 0, 24,
-                [] {
-                  Ids all(24);
-                  for (int64_t e = 0; e < 24; ++e) all[static_cast<size_t>(e)] = e;
-                  return all;
-                }(),
-                12),
-            (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}))
+  EXPECT_EQ(best_subset(at::eye(24, at::kDouble), 0, 24, first_ids(24), 12), first_ids(12))
       << "2.7 million subsets are not tried";
 }
 
 TEST(BestSubset, OfManyExpertsIsGreedy) {
   const int64_t experts = 26;
   const at::Tensor products = products_of(experts, 5);
-  Ids kept(static_cast<size_t>(experts)), removed;
-  for (int64_t e = 0; e < experts; ++e) kept[static_cast<size_t>(e)] = e;
-  const Ids all = kept;
+  const Ids all = first_ids(experts);
+  Ids kept = all, removed;
   while (kept.size() > 13) {
     double least = std::numeric_limits<double>::infinity();
     int64_t cheapest = 0;

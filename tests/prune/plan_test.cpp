@@ -16,16 +16,19 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Gives the routers' rows these norms.
-void set_norms(const Model& model, const std::vector<double>& norms) {
+/// Gives the rows of a router these norms.
+void set_norms(const MoEBlock& block, const std::vector<double>& norms) {
   const torch::NoGradGuard no_grad;
-  for (MoEBlock& block : model.moe_blocks()) {
-    at::Tensor weight = block.layer->router->weight;
-    weight.zero_();
-    for (size_t row = 0; row < norms.size(); ++row) {
-      weight[static_cast<int64_t>(row)][0] = norms[row];
-    }
+  nn::MoELayer layer = block.layer;
+  at::Tensor weight = layer->router->weight;
+  weight.zero_();
+  for (size_t row = 0; row < norms.size(); ++row) {
+    weight[static_cast<int64_t>(row)][0] = norms[row];
   }
+}
+
+void set_norms(const Model& model, const std::vector<double>& norms) {
+  for (const MoEBlock& block : model.moe_blocks()) set_norms(block, norms);
 }
 
 KeepSpec spec(const std::string& json) {
@@ -144,11 +147,7 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
 
 /// Six experts shared out among the members; a token selects `choices` of its member's.
 std::shared_ptr<VMoE> small_ensemble(int64_t members, int64_t choices) {
-  VMoEConfig config = small_vmoe_config();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = members;
-  config.encoder.moe.router.k = choices;
-  return small_vmoe(config);
+  return small_vmoe(small_ensemble_config(members, choices));
 }
 
 TEST(PrunePlan, RanksEachMemberOfAnEnsembleApart) {
@@ -226,14 +225,12 @@ TEST(ApplyPlan, OfAnotherNetworkRemovesNothing) {
 }
 
 TEST(PrunePlan, AnEnsembleIsNotReroutedAndSaysWhatItTakes) {
-  VMoEConfig ensemble = small_vmoe_config();
-  ensemble.name = kE3;
-  ensemble.encoder.moe.ensemble_size = 2;
+  const VMoE ensemble(small_ensemble_config(2), 1);
   const std::string problem =
       "networks of the family 'e3' cannot reroute tokens; choose the replacement 'mean' or "
       "'nothing'";
-  EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute), problem);
-  EXPECT_EQ(plan_problem(VMoE(ensemble, 1), {"", {}, kReroute}), problem) << "removes nothing";
+  EXPECT_EQ(replacement_problem(ensemble, kReroute), problem);
+  EXPECT_EQ(plan_problem(ensemble, {"", {}, kReroute}), problem) << "removes nothing";
 }
 
 TEST(PrunePlan, OfANetworkThatReroutesKeepsThatAndTakesNoOtherReplacement) {
@@ -306,12 +303,8 @@ INSTANTIATE_TEST_SUITE_P(Gates, Surgery,
 /// Gives the two blocks' rows these norms.
 void set_norms_of_blocks(const Model& model, const std::vector<double>& first,
                          const std::vector<double>& second) {
-  set_norms(model, first);
-  const torch::NoGradGuard no_grad;
-  at::Tensor weight = model.moe_blocks()[1].layer->router->weight;
-  for (size_t row = 0; row < second.size(); ++row) {
-    weight[static_cast<int64_t>(row)][0] = second[row];
-  }
+  set_norms(model.moe_blocks()[0], first);
+  set_norms(model.moe_blocks()[1], second);
 }
 
 std::vector<Ids> kept_of(const PrunePlan& plan) {

@@ -15,15 +15,17 @@ namespace {
 namespace fs = std::filesystem;
 
 void save(const fs::path& folder, const Model& model) {
-  Checkpoint checkpoint;
-  checkpoint.config = {{"model", model.config()},
-                       {"data", "fashion-mnist"},
-                       {"classes", {"a", "b", "c", "d", "e"}},
-                       {"run", nullptr}};
-  checkpoint.state = {{"step", 12}};
-  checkpoint.model = state_of(model);
-  checkpoint.optimizer = {{"head.weight.momentum", torch::ones({5, 12})}};
-  save_checkpoint(folder, checkpoint);
+  save_checkpoint(folder, {.config = {{"model", model.config()},
+                                      {"data", "fashion-mnist"},
+                                      {"classes", {"a", "b", "c", "d", "e"}},
+                                      {"run", nullptr}},
+                           .state = {{"step", 12}},
+                           .model = state_of(model),
+                           .optimizer = {{"head.weight.momentum", torch::ones({5, 12})}}});
+}
+
+std::string refusal_of(const PruneCheckpointOptions& options) {
+  return test::usage_of([&] { prune_checkpoint(options); });
 }
 
 class PruneCheckpoint : public ::testing::Test {
@@ -31,16 +33,19 @@ class PruneCheckpoint : public ::testing::Test {
   PruneCheckpoint() {
     save(folder_ / "pretrained", *small_vmoe(small_vmoe_config(), 1));
     save(folder_ / "finetuned", *small_vmoe(small_vmoe_config(), 50));
-    options_.pretrained = folder_ / "pretrained";
-    options_.finetuned = folder_ / "finetuned";
-    options_.out = folder_ / "out";
-    options_.prune.keep = KeepSpec::count(2);
   }
+
+  std::string refusal() const { return refusal_of(options_); }
 
   /// Returns the plan of this file's text.
   PrunePlan plan_of(const std::string& text) const {
     test::put(folder_ / "plan.json", text);
     return read_plan(folder_ / "plan.json");
+  }
+
+  /// Returns options to do what it says.
+  PruneCheckpointOptions by_plan(const std::string& text) const {
+    return {.finetuned = options_.finetuned, .out = folder_ / "by_plan", .plan = plan_of(text)};
   }
 
   /// Returns the network that is pruned to four experts, and what is left to two.
@@ -55,7 +60,10 @@ class PruneCheckpoint : public ::testing::Test {
   }
 
   const test::TempDir folder_;
-  PruneCheckpointOptions options_;
+  PruneCheckpointOptions options_{.finetuned = folder_ / "finetuned",
+                                  .pretrained = folder_ / "pretrained",
+                                  .out = folder_ / "out",
+                                  .prune = {.keep = KeepSpec::count(2)}};
 };
 
 TEST_F(PruneCheckpoint, OfNetworksInPartsIsThatOfOneFile) {
@@ -92,18 +100,13 @@ TEST_F(PruneCheckpoint, APretrainedNetworkWithAnotherKIsAnother) {
   config.encoder.moe.router.k = 1;
   save(folder_ / "top-1", *small_vmoe(config, 1));
   options_.pretrained = folder_ / "top-1";
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
-              HasSubstr("a token selects 1 experts, not: a token selects 2 experts"));
+  EXPECT_THAT(refusal(), HasSubstr("a token selects 1 experts, not: a token selects 2 experts"));
   EXPECT_FALSE(fs::exists(options_.out));
 }
 
 /// A mixture of six experts, of which the router's rows have these norms.
 std::shared_ptr<ClusterMoE> mixture_with_norms(const std::vector<double>& norms) {
-  ClusterMoEConfig config;
-  config.num_patches = 3;
-  config.width = 5;
-  config.num_experts = 6;
-  config.init_scale = 1.0;
+  const ClusterMoEConfig config{.num_patches = 3, .width = 5, .num_experts = 6, .init_scale = 1.0};
   auto model = std::make_shared<ClusterMoE>(config, 1);
   const torch::NoGradGuard no_grad;
   for (size_t e = 0; e < norms.size(); ++e) {
@@ -140,12 +143,7 @@ TEST_F(PruneCheckpoint, PrunesAMixtureOfFilterNetworksToo) {
 }
 
 TEST_F(PruneCheckpoint, TellsTheMembersOfAnEnsembleApart) {
-  VMoEConfig config = small_vmoe_config();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = 3;
-  config.encoder.moe.router.k = 1;
-  save(folder_ / "ensemble", *small_vmoe(config));
-  options_.finetuned = folder_ / "ensemble";
+  save(options_.finetuned = folder_ / "ensemble", *small_vmoe(small_ensemble_config(3, 1)));
   options_.pretrained.clear();
   options_.prune.criterion = "random";
   test::put(folder_ / "keep.json", R"({"1": [0, 3, 4, 5]})");
@@ -179,7 +177,7 @@ TEST_F(PruneCheckpoint, CostsFall) {
 
 TEST_F(PruneCheckpoint, NeedsThePretrainedNetworkForItsChangeOnly) {
   options_.pretrained.clear();
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("--pretrained"));
+  EXPECT_THAT(refusal(), HasSubstr("--pretrained"));
   EXPECT_FALSE(fs::exists(options_.out));
   options_.prune.criterion = "magnitude";
   prune_checkpoint(options_);
@@ -191,12 +189,11 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherKind) {
   config.channels = 3;
   options_.pretrained = folder_ / "other";
   save(options_.pretrained, *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
-              AllOf(HasSubstr("another network"), HasSubstr("embedding.weight")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("another network"), HasSubstr("embedding.weight")));
   EXPECT_FALSE(fs::exists(options_.out));
   config.encoder.moe.layers.clear();
   save(options_.pretrained = folder_ / "dense", *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("no routers"));
+  EXPECT_THAT(refusal(), HasSubstr("no routers"));
 }
 
 TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkWithExpertsOfAnotherWidth) {
@@ -205,30 +202,19 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkWithExpertsOfAnotherWidth) {
   save(options_.finetuned = folder_ / "all", *small_vmoe(config, 2));
   config.encoder.mlp_dim = 24;
   save(options_.pretrained = folder_ / "wider", *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
-              HasSubstr("'blocks.0.moe.experts.w1' is [6, 12, 24], not [6, 12, 20]"));
+  EXPECT_THAT(refusal(), HasSubstr("'blocks.0.moe.experts.w1' is [6, 12, 24], not [6, 12, 20]"));
   options_.prune.criterion = "random";
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("another network"));
+  EXPECT_THAT(refusal(), HasSubstr("another network"));
 }
 
 TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherFamilyRuleOrEnsemble) {
-  VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.kind = RoutingKind::expert_choice;
-  config.encoder.moe.router.capacity.factor = 1.0;
-  save(options_.pretrained = folder_ / "chooses", *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
+  save(options_.pretrained = folder_ / "chooses", *small_vmoe(expert_choice_config(1.0)));
+  EXPECT_THAT(refusal(),
               HasSubstr("in block 1 experts select tokens, not: a token selects 2 experts"));
-  config = small_vmoe_config();
-  config.name = kE3;
-  config.encoder.moe.ensemble_size = 3;
-  config.encoder.moe.router.k = 2;
-  save(options_.pretrained = folder_ / "three", *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
-              HasSubstr("its family is 'e3', not 'vmoe'"));
-  config.encoder.moe.ensemble_size = 2;
-  save(options_.finetuned = folder_ / "two", *small_vmoe(config, 1));
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
-              HasSubstr("it has 3 members, not 2"));
+  save(options_.pretrained = folder_ / "three", *small_vmoe(small_ensemble_config(3)));
+  EXPECT_THAT(refusal(), HasSubstr("its family is 'e3', not 'vmoe'"));
+  save(options_.finetuned = folder_ / "two", *small_vmoe(small_ensemble_config(2)));
+  EXPECT_THAT(refusal(), HasSubstr("it has 3 members, not 2"));
 }
 
 TEST_F(PruneCheckpoint, APretrainedNetworkMayHaveOtherNumbersOfExperts) {
@@ -239,34 +225,29 @@ TEST_F(PruneCheckpoint, OverwritesNothing) {
   fs::create_directory(options_.out);
   prune_checkpoint(options_);  // an empty folder is fine
   const std::string config = test::get(options_.out / "config.json");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("already exists"));
+  EXPECT_THAT(refusal(), HasSubstr("already exists"));
   EXPECT_EQ(test::get(options_.out / "config.json"), config);
   options_.out = folder_ / "file";
   test::put(options_.out, "mine");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("already exists"));
+  EXPECT_THAT(refusal(), HasSubstr("already exists"));
   EXPECT_EQ(test::get(options_.out), "mine");
 }
 
 TEST_F(PruneCheckpoint, AnErrorLeavesNothing) {
   options_.prune.keep = KeepSpec::count(1);
-  test::usage_of([&] { prune_checkpoint(options_); });
+  refusal();
   options_.prune.keep = KeepSpec::count(2);
   options_.prune.criterion = "randm";
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("'random'"));
+  EXPECT_THAT(refusal(), HasSubstr("'random'"));
   options_.prune.criterion = "random";
   options_.finetuned = folder_ / "nowhere";
-  test::usage_of([&] { prune_checkpoint(options_); });
+  refusal();
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 }
 
-TEST(PruneCheckpointTies, AreWorthAWarning) {
-  const test::TempDir folder;
-  save(folder / "same", *small_vmoe());
-  PruneCheckpointOptions options;
-  options.pretrained = options.finetuned = folder / "same";
-  options.out = folder / "out";
-  options.prune.keep = KeepSpec::count(2);
-  EXPECT_THAT(test::said_by([&] { prune_checkpoint(options); }),
+TEST_F(PruneCheckpoint, TiesAreWorthAWarning) {
+  options_.finetuned = options_.pretrained;
+  EXPECT_THAT(test::said_by([&] { prune_checkpoint(options_); }),
               AllOf(HasSubstr("warning: "),
                     HasSubstr("check that the pretrained and the fine-tuned network differ")));
 }
@@ -278,29 +259,18 @@ TEST_F(PruneCheckpoint, PlansWithoutWritingAndDoesWhatAPlanSays) {
   EXPECT_LT(planned.after.num_parameters, planned.before.num_parameters);
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"finetuned", "pretrained"}));
 
-  PruneCheckpointOptions by_plan;
-  by_plan.finetuned = options_.finetuned;
-  by_plan.plan = plan_of(to_json(planned.plan).dump());
-  by_plan.out = folder_ / "by_plan";
-  prune_checkpoint(by_plan);
+  PruneCheckpointOptions given = by_plan(to_json(planned.plan).dump());
+  prune_checkpoint(given);
   options_.dry_run = false;
   options_.out = folder_ / "out";
   prune_checkpoint(options_);
   for (const char* file : {"model.safetensors", "config.json", "state.json"}) {
-    EXPECT_EQ(test::get(by_plan.out / file), test::get(options_.out / file)) << file;
+    EXPECT_EQ(test::get(given.out / file), test::get(options_.out / file)) << file;
   }
-  by_plan.plan = plan_of(R"({"layers": [{"layer": 2, "experts": 6, "kept": [1]}]})");
-  by_plan.out = folder_ / "other";
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
-              HasSubstr("plan.json: block 2 has no experts"));
-  EXPECT_FALSE(fs::exists(by_plan.out));
-}
-
-/// The use of a network's experts on a few images.
-ExpertStatistics use_on_images(const Checkpoint&, Model& model) {
-  const ExpertStatisticsMeter meter(model);
-  run(model, small_images(4));
-  return meter.statistics();
+  given.plan = plan_of(R"({"layers": [{"layer": 2, "experts": 6, "kept": [1]}]})");
+  given.out = folder_ / "other";
+  EXPECT_THAT(refusal_of(given), HasSubstr("plan.json: block 2 has no experts"));
+  EXPECT_FALSE(fs::exists(given.out));
 }
 
 TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
@@ -322,7 +292,7 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
   again.finetuned = options_.out;
   again.out = folder_ / "again";
   again.prune.replace = kReplaceByNothing;
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(again); }),
+  EXPECT_THAT(refusal_of(again),
               StartsWith("prune: --replace nothing: block 1 reroutes tokens of removed experts"));
   again.prune.replace.reset();
   prune_checkpoint(again);
@@ -333,7 +303,7 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
 TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   options_.prune.criterion = "reap";
   options_.prune.replace = kReplaceByMean;
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("images are needed"));
+  EXPECT_THAT(refusal(), HasSubstr("images are needed"));
   options_.calibrate = use_on_images;
   options_.prune.keep = KeepSpec::count(4);
   const PrunePlan plan = prune_checkpoint(options_).plan;
@@ -363,7 +333,7 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   EXPECT_EQ(twice->moe_blocks()[0].layer->replacement_outputs.size(0), 4);
   again.out = folder_ / "mixed";
   again.prune.replace = kReplaceByNothing;
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(again); }),
+  EXPECT_THAT(refusal_of(again),
               HasSubstr("earlier pruning kept mean outputs; choose the replacement 'mean'"));
   EXPECT_FALSE(fs::exists(again.out));
 }
@@ -406,17 +376,15 @@ TEST(Footprint, CountsTheCapacityBuffersOfTheExpertsThatAreLeft) {
 }
 
 TEST_F(PruneCheckpoint, APlanKeepsWhatATokenSelectsAndMayNameNoCriterion) {
-  PruneCheckpointOptions by_plan;
-  by_plan.finetuned = options_.finetuned;
-  by_plan.out = folder_ / "out";
-  by_plan.plan = plan_of(R"({"layers": [{"layer": 1, "experts": 6, "kept": [3]}]})");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
+  PruneCheckpointOptions given =
+      by_plan(R"({"layers": [{"layer": 1, "experts": 6, "kept": [3]}]})");
+  EXPECT_THAT(refusal_of(given),
               HasSubstr("block 1 would keep 1 experts, fewer than the 2 that a token selects"));
-  EXPECT_FALSE(fs::exists(by_plan.out));
-  by_plan.plan = plan_of(R"({"criterion": "mine", "layers":
+  EXPECT_FALSE(fs::exists(given.out));
+  given = by_plan(R"({"criterion": "mine", "layers":
       [{"layer": 1, "experts": 6, "kept": [1, 3], "scores": [1, 1, 1, 1, 1, 1]}]})");
-  prune_checkpoint(by_plan);
-  EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->kept().size(), 2U);
+  prune_checkpoint(given);
+  EXPECT_EQ(load_model(given.out)->moe_blocks()[0].layer->kept().size(), 2U);
 }
 
 TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
@@ -437,32 +405,28 @@ TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
 }
 
 TEST_F(PruneCheckpoint, APlanOfAnotherNetworkIsRefusedBeforeItsMeansAreMeasured) {
-  PruneCheckpointOptions by_plan;
-  by_plan.finetuned = options_.finetuned;
-  by_plan.out = folder_ / "out";
-  by_plan.calibrate = [](const Checkpoint&, Model&) -> ExpertStatistics {
+  PruneCheckpointOptions given = by_plan(R"({"replace": "mean", "layers":
+      [{"layer": 1, "experts": 8, "kept": [1, 3]}]})");
+  given.calibrate = [](const Checkpoint&, Model&) -> ExpertStatistics {
     ADD_FAILURE() << "calibrates";
     return {};
   };
-  by_plan.plan = plan_of(R"({"replace": "mean", "layers":
-      [{"layer": 1, "experts": 8, "kept": [1, 3]}]})");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(by_plan); }),
+  EXPECT_THAT(refusal_of(given),
               HasSubstr("plan.json: block 1 has 6 experts, the plan was made for 8"));
 }
 
 TEST_F(PruneCheckpoint, WhatRemovedExpertsLeaveMayDifferFromWhatAPlanSays) {
-  PruneCheckpointOptions by_plan;
-  by_plan.finetuned = options_.finetuned;
-  by_plan.calibrate = use_on_images;
   for (const auto& [said, given] : {std::pair(kReplaceByMean, kReplaceByNothing),
                                     std::pair(kReplaceByNothing, kReplaceByMean)}) {
-    by_plan.plan = plan_of(std::string(R"({"replace": ")") + said +
-                           R"(", "layers": [{"layer": 1, "experts": 6, "kept": [1, 3]}]})");
+    PruneCheckpointOptions options =
+        by_plan(std::string(R"({"replace": ")") + said +
+                R"(", "layers": [{"layer": 1, "experts": 6, "kept": [1, 3]}]})");
+    options.calibrate = use_on_images;
     for (const bool other : {false, true}) {
-      by_plan.out = folder_ / (said + std::to_string(other));
-      by_plan.prune.replace = other ? std::optional<std::string>(given) : std::nullopt;
-      EXPECT_EQ(prune_checkpoint(by_plan).plan.replace, other ? given : said);
-      EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->replacement_outputs.defined(),
+      options.out = folder_ / (said + std::to_string(other));
+      options.prune.replace = other ? std::optional<std::string>(given) : std::nullopt;
+      EXPECT_EQ(prune_checkpoint(options).plan.replace, other ? given : said);
+      EXPECT_EQ(load_model(options.out)->moe_blocks()[0].layer->replacement_outputs.defined(),
                 (other ? given : said) == std::string(kReplaceByMean));
     }
   }
@@ -486,10 +450,7 @@ TEST_F(PruneCheckpoint, EqualsRemovalInMemoryForEveryFamilyAndCriterion) {
     const PrunePlan plan = plan_pruning(*copy, nullptr, criterion, options_.prune.keep);
     EXPECT_EQ(to_json(written), to_json(plan));
     apply_plan(*copy, plan);
-    const auto after = load_model(options_.out);
-    const TensorMap wanted = state_of(*copy), found = state_of(*after);
-    ASSERT_EQ(found.size(), wanted.size());
-    for (const auto& [name, value] : wanted) EXPECT_TRUE(at::equal(found.at(name), value)) << name;
+    expect_equal_tensors(state_of(*load_model(options_.out)), state_of(*copy));
   }
 }
 

@@ -13,6 +13,7 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
+using PruneCheckpointOrder = test::InFolder;
 
 /// Saves a checkpoint of a run that has come to a phase and a step.
 void save_of_run(const fs::path& folder, const std::string& init, int64_t phase, int64_t step) {
@@ -27,17 +28,15 @@ void save_of_run(const fs::path& folder, const std::string& init, int64_t phase,
 std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& finetuned,
                                 const std::string& criterion = "router-norm-change") {
   const test::TempDir folder;
-  PruneCheckpointOptions options;
-  options.pretrained = pretrained;
-  options.finetuned = finetuned;
-  options.out = folder / "out";
-  options.prune.criterion = criterion;
-  options.prune.keep = KeepSpec::count(2);
-  return test::said_by([&] { prune_checkpoint(options); });
+  return test::said_by([&] {
+    prune_checkpoint({.finetuned = finetuned,
+                      .pretrained = pretrained,
+                      .out = folder / "out",
+                      .prune = {.criterion = criterion, .keep = KeepSpec::count(2)}});
+  });
 }
 
-TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
-  const test::TempDir folder;
+TEST_F(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
   const fs::path first = folder / "first", last = folder / "last", other = folder / "other";
   save_of_run(first, "", 0, 60);
   save_of_run(last, "", 1, 100);
@@ -50,8 +49,7 @@ TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {
   }
 }
 
-TEST(PruneCheckpointOrder, NetworksWithEqualRoutersAreWarnedOfOnce) {
-  const test::TempDir folder;
+TEST_F(PruneCheckpointOrder, NetworksWithEqualRoutersAreWarnedOfOnce) {
   const fs::path same = folder / "same";
   save_of_run(same, "", 0, 60);
   const std::string said = warnings_of_pruning(same, same);
@@ -61,17 +59,13 @@ TEST(PruneCheckpointOrder, NetworksWithEqualRoutersAreWarnedOfOnce) {
   EXPECT_EQ(said.find("block 1: " + warning, place + 1), said.npos) << said;
 }
 
-TEST(PruneCheckpointOrder, OfARecoveredNetworkAfterThePrunedOneIsRight) {
-  const test::TempDir folder;
+TEST_F(PruneCheckpointOrder, OfARecoveredNetworkAfterThePrunedOneIsRight) {
   const fs::path whole = folder / "whole", pruned = folder / "pruned",
                  recovered = folder / "recovered";
   save_of_run(whole, "", 0, 60);
-  PruneCheckpointOptions options;
-  options.finetuned = whole;
-  options.out = pruned;
-  options.prune.criterion = "magnitude";
-  options.prune.keep = KeepSpec::count(4);
-  prune_checkpoint(options);
+  prune_checkpoint({.finetuned = whole,
+                    .out = pruned,
+                    .prune = {.criterion = "magnitude", .keep = KeepSpec::count(4)}});
   Checkpoint trained = load_checkpoint(pruned);  // Training forgets that it was pruned.
   trained.state = {{"step", 10}};
   save_checkpoint(recovered, trained);
@@ -86,8 +80,7 @@ TEST(PruneCheckpointOrder, OfARecoveredNetworkAfterThePrunedOneIsRight) {
                                     recovered.string(), whole.string())));
 }
 
-TEST(PruneCheckpointOrder, MayHaveAPrunedNetworkFirstThatHasAllExpertsOfTheOther) {
-  const test::TempDir folder;
+TEST_F(PruneCheckpointOrder, MayHaveAPrunedNetworkFirstThatHasAllExpertsOfTheOther) {
   const auto save_kept = [&](const char* name, const std::vector<int64_t>& kept) {
     VMoEConfig config = small_vmoe_config();
     if (!kept.empty()) config.encoder.moe.kept_experts = {{"1", kept}, {"3", kept}};
@@ -105,8 +98,7 @@ TEST(PruneCheckpointOrder, MayHaveAPrunedNetworkFirstThatHasAllExpertsOfTheOther
   }
 }
 
-TEST(PruneCheckpointOrder, OfTwoRunsOfOneRecipeIsNotToldByTheirSteps) {
-  const test::TempDir folder;
+TEST_F(PruneCheckpointOrder, OfTwoRunsOfOneRecipeIsNotToldByTheirSteps) {
   save_of_run(folder / "once", "pruned/a", 0, 60);
   save_of_run(folder / "again", "pruned/b", 0, 40);
   EXPECT_EQ(warnings_of_pruning(folder / "once", folder / "again"), "");

@@ -20,16 +20,10 @@ using report_test::error_of;
 
 /// 120 examples of three clusters.
 std::shared_ptr<const Dataset> clustered() {
-  ClusterMixtureConfig config;
-  config.num_clusters = 3;
-  config.num_test = 120;
-  DatasetInputs examples =
-      cluster_examples(config, cluster_signals(config), "test", 0, config.num_test);
-  DatasetInfo info;
-  info.name = "clustered";
-  info.classes = {"-1", "+1"};
-  info.groups = {"a", "b", "c"};
-  return make_input_dataset(std::move(info), std::move(examples));
+  const ClusterMixtureConfig config{.num_clusters = 3, .num_test = 120};
+  return make_input_dataset(
+      {.name = "clustered", .classes = {"-1", "+1"}, .groups = {"a", "b", "c"}},
+      cluster_examples(config, cluster_signals(config), "test", 0, config.num_test));
 }
 
 std::shared_ptr<ClusterMoE> clustered_model() {
@@ -45,10 +39,8 @@ std::shared_ptr<ClusterMoE> clustered_model() {
 EvaluationPoints collect(Model& model, const std::shared_ptr<const Dataset>& data,
                          const EvaluationPointsOptions& options, int64_t batch_size = 32) {
   EvaluationPointCollector collector(options);
-  EvaluateOptions evaluate_options;
-  evaluate_options.batch_size = batch_size;
-  evaluate_options.on_batch = [&](const EvaluatedBatch& batch) { collector.add(batch); };
-  evaluate(model, data, evaluate_options);
+  const auto add = [&](const EvaluatedBatch& batch) { collector.add(batch); };
+  evaluate(model, data, {.batch_size = batch_size, .on_batch = add});
   return collector.points();
 }
 
@@ -56,8 +48,7 @@ TEST(EvaluationPoints, AreRowsOfThePlainForwardPass) {
   const auto data = clustered();
   const auto model = clustered_model();
   const DatasetInputs inputs = data->inputs();
-  EvaluationPointsOptions options;
-  options.num_points = 50;
+  EvaluationPointsOptions options{.num_points = 50};
   const EvaluationPoints points = collect(*model, data, options);
   ASSERT_EQ(points.index_N.size(0), 50);
   const torch::NoGradGuard no_grad;
@@ -80,8 +71,7 @@ TEST(EvaluationPoints, AreRowsOfThePlainForwardPass) {
 TEST(EvaluationPoints, AreDrawnByTheSeedAloneWhateverTheBatches) {
   const auto data = clustered();
   const auto model = clustered_model();
-  EvaluationPointsOptions options;
-  options.num_points = 30;
+  EvaluationPointsOptions options{.num_points = 30};
   const at::Tensor some = collect(*model, data, options, 7).index_N;
   EXPECT_TRUE(torch::equal(some, collect(*model, data, options, 120).index_N));
   EXPECT_EQ(std::get<0>(at::_unique(some)).size(0), 30);
@@ -93,18 +83,14 @@ TEST(EvaluationPoints, AreDrawnByTheSeedAloneWhateverTheBatches) {
 }
 
 TEST(EvaluationPoints, OfOneClassAlone) {
-  EvaluationPointsOptions options;
-  options.only_class = "+1";
   const auto data = clustered();
-  const EvaluationPoints points = collect(*clustered_model(), data, options);
+  const EvaluationPoints points = collect(*clustered_model(), data, {.only_class = "+1"});
   EXPECT_EQ(points.index_N.size(0), data->inputs().labels_N.sum().item<int64_t>());
   EXPECT_TRUE(points.label_N.eq(1).all().item<bool>());
 }
 
 TEST(EvaluationPoints, OfSomeGroupsAlone) {
-  EvaluationPointsOptions options;
-  options.only_class = "+1";
-  options.only_groups = {"c", "a"};
+  EvaluationPointsOptions options{.only_class = "+1", .only_groups = {"c", "a"}};
   const auto data = clustered();
   const EvaluationPoints points = collect(*clustered_model(), data, options);
   const DatasetInputs inputs = data->inputs();
@@ -117,10 +103,7 @@ TEST(EvaluationPoints, OfSomeGroupsAlone) {
 
 TEST(EvaluationPoints, OfRealValuedTargetsAreRefused) {
   const GatedMixtureConfig config;
-  DatasetInfo info;
-  info.name = "real";
-  info.targets = {"y"};
-  const auto data = make_input_dataset(std::move(info),
+  const auto data = make_input_dataset({.name = "real", .targets = {"y"}},
                                        gated_examples(config, gated_truth(config), "test", 0, 64));
   const auto model = std::make_shared<GatedMoE>(GatedMoEConfig(), 1);
   EXPECT_EQ(error_of([&] { collect(*model, data, {}); }),

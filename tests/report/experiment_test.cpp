@@ -79,8 +79,8 @@ TEST(Experiments, AnUnknownNameGetsTheNearestOne) {
 }
 
 TEST(Experiments, AFileThatIsMissingIsNamed) {
-  const std::string error = error_of([] { load_experiment("/no/such.json", Scale::paper); });
-  EXPECT_THAT(error, HasSubstr("/no/such.json"));
+  EXPECT_THAT(error_of([] { load_experiment("/no/such.json", Scale::paper); }),
+              HasSubstr("/no/such.json"));
 }
 
 TEST(Experiments, ARecipeIsToldWhichCommandTrainsIt) {
@@ -108,9 +108,8 @@ TEST(Experiments, QuickChangesOnlyWhatItNames) {
 TEST(Experiments, ErrorsOfQuickSettingsNameTheirLine) {
   const ExperimentFile file(
       replaced(report_test::tiny_sweep(), R"("recover.steps": 1,)", R"("recover.steps": "one",)"));
-  const std::string error = error_of([&] { file.parsed(Scale::quick); });
-  EXPECT_THAT(error, HasSubstr("tiny.json:24:"));
-  EXPECT_THAT(error, HasSubstr("'recover.steps' must be an integer"));
+  EXPECT_THAT(error_of([&] { file.parsed(Scale::quick); }),
+              AllOf(HasSubstr("tiny.json:24:"), HasSubstr("'recover.steps' must be an integer")));
 }
 
 TEST(Experiments, OverridesComeAfterQuick) {
@@ -144,10 +143,9 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
   for (const std::string name : {"../mine", "a/b/c", "a\\nb", "/a", "a/", ".a", ""}) {
     write_atomic(folder / "x.json",
                  R"({"name": ")" + name + R"(", "kind": "runs", "description": "d"})");
-    const std::string error =
-        error_of([&] { load_experiment((folder / "x.json").string(), Scale::paper, {}); });
-    EXPECT_THAT(error, HasSubstr("x.json:1:10: name '"));
-    EXPECT_THAT(error, HasSubstr("may hold letters")) << name;
+    EXPECT_THAT(error_of([&] { load_experiment((folder / "x.json").string(), Scale::paper, {}); }),
+                AllOf(HasSubstr("x.json:1:10: name '"), HasSubstr("may hold letters")))
+        << name;
   }
 }
 
@@ -166,13 +164,13 @@ TEST(Experiments, TheFormerKindOfImageGridsIsReadAndWarnedOf) {
   const test::TempDir folder;
   write_atomic(folder / "x.json", R"({"name": "x", "kind": "samples", "description": "d",
                                       "data": "fashion-mnist", "images": [0], "columns": 3})");
-  ::testing::internal::CaptureStderr();
-  const Experiment experiment = load_experiment((folder / "x.json").string(), Scale::paper, {});
-  EXPECT_EQ(experiment.kind, "image_grid");
-  EXPECT_EQ(parse<ImageGridConfig>(experiment.config).num_columns, 3);
-  const std::string warnings = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(warnings, HasSubstr("the kind 'samples' is called 'image_grid' now"));
-  EXPECT_THAT(warnings, HasSubstr("'columns' is called 'num_columns' now"));
+  const std::string said = test::said_by([&] {
+    const Experiment experiment = load_experiment((folder / "x.json").string(), Scale::paper, {});
+    EXPECT_EQ(experiment.kind, "image_grid");
+    EXPECT_EQ(parse<ImageGridConfig>(experiment.config).num_columns, 3);
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("the kind 'samples' is called 'image_grid' now"),
+                          HasSubstr("'columns' is called 'num_columns' now")));
 }
 
 TEST(Experiments, ErrorsSayLineAndColumn) {

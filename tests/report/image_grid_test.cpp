@@ -23,11 +23,15 @@ ImageGridConfig samples_config(const std::string& rest) {
   return parse<ImageGridConfig>(Document::from_text(samples_text(rest), "tiny.json").root());
 }
 
-ReproduceOptions samples_options() {
-  ReproduceOptions options;
-  options.show_progress = false;
-  options.open = report_test::open_tiny;
-  return options;
+Experiment samples_experiment(const std::string& rest) {
+  return {.name = "tiny",
+          .kind = "image_grid",
+          .description = "A test.",
+          .config = Document::from_text(samples_text(rest), "tiny.json").root()};
+}
+
+ReproduceOptions samples_options(const fs::path& out = {}) {
+  return {.out = out, .show_progress = false, .open = report_test::open_tiny};
 }
 
 TEST(ImageGrid, AreThePixelsOfTheImages) {
@@ -69,12 +73,8 @@ TEST(ImageGrid, RefuseWhatThereIsNot) {
 TEST(ImageGrid, AreDrawnByReproduce) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
-  Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
-  experiment.config =
-      Document::from_text(samples_text(R"("images": [0, 1, 2], "num_columns": 2)"), "tiny.json")
-          .root();
-  ReproduceOptions options = samples_options();
-  options.out = folder / "out";
+  const Experiment experiment = samples_experiment(R"("images": [0, 1, 2], "num_columns": 2)");
+  const ReproduceOptions options = samples_options(folder / "out");
   reproduce(experiment, options);
   for (const char* name : {"results.json", "report.md", "figure.png", "figure.svg"}) {
     EXPECT_TRUE(fs::exists(folder / "out" / name)) << name;
@@ -85,10 +85,8 @@ TEST(ImageGrid, AreDrawnByReproduce) {
 TEST(ImageGrid, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
-  Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
-  experiment.config = Document::from_text(samples_text(R"("images": [0])"), "tiny.json").root();
-  ReproduceOptions options = samples_options();
-  options.out = folder / "out";
+  const Experiment experiment = samples_experiment(R"("images": [0])");
+  ReproduceOptions options = samples_options(folder / "out");
   fs::create_directory(options.out);
   write_atomic(options.out / "report.md", "my thesis");
   EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),

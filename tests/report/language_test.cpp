@@ -16,10 +16,7 @@ TEST(LanguageExperiment, TheMixtureFindsTheSyntheticLanguagesAndIsBetterThanASin
                       {"train.phases.0.data=" + data.string(), "train.phases.0.epochs=40"});
   const auto config = parse<RunsConfig>(experiment.config);
   std::vector<MeasuredRow> rows;
-  ReproduceOptions options;
-  options.out = folder / "out";
-  options.show_progress = false;
-  ASSERT_TRUE(measure_rows(config, options, rows));
+  ASSERT_TRUE(measure_rows(config, {.out = folder / "out", .show_progress = false}, rows));
   ASSERT_EQ(rows.size(), 2U);
   const auto& single = rows[0].runs.at(0).final.numbers;
   const auto& mixture = rows[1].runs.at(0).final.numbers;

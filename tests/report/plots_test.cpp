@@ -55,8 +55,7 @@ TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
 TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
   std::vector<MeasuredRow> rows = report_test::measured_rows();
   rows[0].steps_before_last_phase = 7;
-  PlotConfig plot{"curves", {"entropy"}};
-  plot.last_phase = true;
+  const PlotConfig plot{.kind = "curves", .metrics = {"entropy"}, .last_phase = true};
   EXPECT_EQ(figure(plot, kRows, rows).data, "# steps\tmean\tstd\n0\t0.22000\t0.02828\n");
 }
 
@@ -66,8 +65,7 @@ TEST(CurvesPlot, OnALogarithmicAxisLeavesZerosOut) {
     run.snapshots[0].numbers["entropy"] = 0.0;
     run.snapshots[1].numbers["entropy"] = 2.5e-7;
   }
-  PlotConfig plot{"curves", {"entropy"}};
-  plot.log_y = true;
+  PlotConfig plot{.kind = "curves", .metrics = {"entropy"}, .log_y = true};
   const Figure drawn = figure(plot, kRows, rows);
   EXPECT_EQ(drawn.data, "# steps\tmean\tstd\n7\t2.5e-07\t0\n");
   EXPECT_THAT(drawn.script, HasSubstr("set logscale y"));
@@ -78,8 +76,7 @@ TEST(CurvesPlot, OnALogarithmicAxisLeavesZerosOut) {
 }
 
 TEST(Plots, HaveTheRowsThatTheyName) {
-  PlotConfig plot{"points", {"test_accuracy"}};
-  plot.rows = {"single"};
+  const PlotConfig plot{"points", {"test_accuracy"}, {"single"}};
   EXPECT_EQ(figure(plot).data, "# place\tmean\tstd\tpaper\tpaper std\n0\t75.5000\t0.0000\t-\t-\n");
 }
 
@@ -220,10 +217,9 @@ TEST(ScatterPlot, HasAPointForEachRunThatHasBoth) {
 
 /// Row 'single' has no entropy. All runs have ended by then, so nothing may be refused.
 TEST(Plots, OfRowsWithoutTheMetricAreEmpty) {
-  for (const PlotConfig& of : {PlotConfig{"points", {"entropy"}}, PlotConfig{"curves", {"entropy"}},
-                               PlotConfig{"scatter", {"entropy", "test_accuracy"}}}) {
-    PlotConfig plot = of;
-    plot.rows = {"single"};
+  for (const PlotConfig& plot : {PlotConfig{"points", {"entropy"}, {"single"}},
+                                 PlotConfig{"curves", {"entropy"}, {"single"}},
+                                 PlotConfig{"scatter", {"entropy", "test_accuracy"}, {"single"}}}) {
     const Figure drawn = figure(plot);
     EXPECT_THAT(drawn.script, HasSubstr("no run has a value")) << plot.kind;
     draw(drawn);

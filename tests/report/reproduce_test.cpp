@@ -17,11 +17,8 @@ using report_test::error_of;
 Reproduction run_tiny(const fs::path& out) {
   Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};
   experiment.config = Document::from_text(report_test::tiny_sweep(), "tiny.json").root();
-  ReproduceOptions options;
-  options.out = out;
-  options.show_progress = false;
-  options.open = report_test::open_tiny;
-  return reproduce(experiment, options);
+  return reproduce(experiment,
+                   {.out = out, .show_progress = false, .open = report_test::open_tiny});
 }
 
 TEST(Reproduce, AMissingGnuplotIsFoundBeforeTraining) {
@@ -47,9 +44,7 @@ TEST(Reproduce, OfRunsLeavesResultsAReportAndAFigureAPlot) {
                 {"kind": "curves", "metrics": ["entropy"]}])");
   Experiment experiment{.name = "small", .kind = "runs", .description = "A test."};
   experiment.config = Document::from_text(text, "small.json").root();
-  ReproduceOptions options;
-  options.out = folder / "out";
-  options.show_progress = false;
+  const ReproduceOptions options{.out = folder / "out", .show_progress = false};
   const Reproduction paper = reproduce(experiment, options);
   EXPECT_EQ(paper.results.find("a", "test_accuracy")->verdict(), "outside");
   for (const char* name : {"results.json", "report.md", "runs.json", "figure.svg", "figure.png",

@@ -122,10 +122,11 @@ TEST(ExpertFigure, IsDrawnWithoutAWord) {
   const test::TempDir folder;
   const std::string line =
       load_line("train", 5, R"([{"layer": 1, "kept": [0, 1], "load": [0.75, 0.25]}])");
-  ::testing::internal::CaptureStderr();
-  draw_figure_file(folder / "load.png", expert_figure(line, "load", "load"));
-  draw_figure_file(folder / "runs.svg", run_comparison({{"a", kFirst}, {"b", kFirst}}, "runs"));
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  const auto draw = [&] {
+    draw_figure_file(folder / "load.png", expert_figure(line, "load", "load"));
+    draw_figure_file(folder / "runs.svg", run_comparison({{"a", kFirst}, {"b", kFirst}}, "runs"));
+  };
+  EXPECT_EQ(test::said_by(draw), "");
   EXPECT_THAT(read_text(folder / "load.png"), ::testing::StartsWith("\x89PNG"));
   EXPECT_THAT(read_text(folder / "runs.svg"), HasSubstr("b, test"));
 }

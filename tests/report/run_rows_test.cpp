@@ -37,9 +37,8 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
        "'single#1': run: 'final.numbers.steps' must be a number, found the string \"many\""}};
   for (size_t i = 0; i < cases.size(); ++i) {
     write_atomic(folder_ / "out/runs.json", cases[i].first);
-    ::testing::internal::CaptureStderr();
-    const std::vector<MeasuredRow> again = run(config);
-    const std::string said = ::testing::internal::GetCapturedStderr();
+    std::vector<MeasuredRow> again;
+    const std::string said = test::said_by([&] { again = run(config); });
     EXPECT_THAT(said, HasSubstr("runs.json: corrupt: " + cases[i].second +
                                 "; it is kept as runs.json.damaged"));
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
@@ -78,9 +77,8 @@ TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
        "its snapshots do not ascend to its last step, 5"}};
   for (const auto& [text, problem] : cases) {
     write_atomic(folder_ / "out/runs.json", text);
-    ::testing::internal::CaptureStderr();
-    const std::vector<MeasuredRow> again = run(config);
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'a#0': " + problem));
+    std::vector<MeasuredRow> again;
+    EXPECT_THAT(test::said_by([&] { again = run(config); }), HasSubstr("'a#0': " + problem));
     EXPECT_EQ(again[0].runs[0].snapshots.size(), log["a#0"]["snapshots"].size());
   }
 }

@@ -149,13 +149,10 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
 TEST(RunsConfig, GoesOnInAFolderThatStoredEpochsAsABareNumber) {
   const test::TempDir folder;
   const auto run = [&] {
-    ReproduceOptions options;
-    options.out = folder / "out";
-    options.show_progress = false;
     std::vector<MeasuredRow> rows;
     measure_rows(runs_config(R"("rows": [{"name": "a", "num_runs": 1,
                                          "set": {"evaluate_every": "2 epochs"}}])"),
-                 options, rows);
+                 {.out = folder / "out", .show_progress = false}, rows);
   };
   run();
   const std::filesystem::path file = folder / "out/config.json";

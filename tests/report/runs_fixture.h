@@ -45,11 +45,8 @@ inline constexpr const char* kTwoRows = R"("rows": [{"name": "mixture"},
 class Runs : public ::testing::Test {
  protected:
   std::vector<MeasuredRow> run(const RunsConfig& config) const {
-    ReproduceOptions options;
-    options.out = folder_ / "out";
-    options.show_progress = false;
     std::vector<MeasuredRow> rows;
-    EXPECT_TRUE(measure_rows(config, options, rows));
+    EXPECT_TRUE(measure_rows(config, {.out = folder_ / "out", .show_progress = false}, rows));
     return rows;
   }
   std::string refusal(const std::string& rest) const {

@@ -267,9 +267,8 @@ TEST_F(Runs, ANumberThatARunDoesNotHaveIsNoneOfItsRow) {
   const std::vector<MeasuredRow> first = run(config);
   EXPECT_FALSE(first[0].runs[0].final.numbers.contains("rare"));
   EXPECT_EQ(first[1].runs[0].final.numbers.at("best_rare"), 7);
-  ::testing::internal::CaptureStderr();
-  const std::vector<MeasuredRow> again = run(config);  // From the log.
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  std::vector<MeasuredRow> again;
+  EXPECT_EQ(test::said_by([&] { again = run(config); }), "") << "from the log";
   Results results;
   results.rows = runs_results(config, again);
   EXPECT_EQ(results.find("a", "rare"), nullptr);

@@ -16,6 +16,13 @@ std::vector<std::string> texts_of(const std::vector<std::string>& changes) {
   return texts;
 }
 
+std::string refusal_of_sizes(const std::vector<std::string>& changes) {
+  return error_of([&] { texts_of(changes); });
+}
+
+const std::string kDenseSweep = "train.model.encoder.moe.layers=[]";
+const std::string kUpcycled = R"("upcycle": {"num_experts": 4, "layers": [1]})";
+
 TEST_F(SweepChoices, RefusesANetworkWithoutExpertsBeforeItTrains) {
   const auto phases = [](const std::string& entry) {
     return R"(train.phases=[
@@ -24,44 +31,32 @@ TEST_F(SweepChoices, RefusesANetworkWithoutExpertsBeforeItTrains) {
        "on_entry": {)" +
            entry + "}}]";
   };
-  const std::string dense = "train.model.encoder.moe.layers=[]";
-  const std::string upcycle = R"("upcycle": {"num_experts": 4, "layers": [1]})";
-  EXPECT_THAT(error_of([&] {
-                run(out, {dense, phases("")});
-              }),
+  EXPECT_THAT(refusal(out, {kDenseSweep, phases("")}),
               HasSubstr("the network has no experts to prune; give it some by train.model, or by "
                         "on_entry.upcycle of a phase"));
-  EXPECT_THAT(error_of([&] {
-                run(out, {dense, phases(upcycle)});
-              }),
+  EXPECT_THAT(refusal(out, {kDenseSweep, phases(kUpcycled)}),
               HasSubstr("criterion 'router-norm-change' compares with the network that the last "
                         "phase begins with, which has no experts; upcycle in an earlier phase"));
   EXPECT_FALSE(fs::exists(out / "seed5"));
 }
 
 TEST_F(SweepChoices, ThePlanFollowsARestoredPhase) {
-  const std::string upcycle = R"("upcycle": {"num_experts": 4, "layers": [1]})";
   const auto phases = [&](const std::string& last) {
     return R"(train.phases=[
       {"name": "dense", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02}},
       {"name": "mixture", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02},
        "on_entry": {)" +
-           upcycle + R"(}},
+           kUpcycled + R"(}},
       {"name": "last", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02},
        "on_entry": {"restore": "dense")" +
            last + "}}]";
   };
-  const std::string dense = "train.model.encoder.moe.layers=[]";
-  const std::string any = R"(criteria=["random"])";
-  EXPECT_EQ(texts_of({dense, "export=null", any, "keep=[2]", phases(", " + upcycle)}),
+  EXPECT_EQ(texts_of({kDenseSweep, "export=null", R"(criteria=["random"])", "keep=[2]",
+                      phases(", " + kUpcycled)}),
             (std::vector<std::string>{"4 of 4", "2 of 4"}));
-  EXPECT_THAT(error_of([&] {
-                texts_of({dense, phases("")});
-              }),
+  EXPECT_THAT(refusal_of_sizes({kDenseSweep, phases("")}),
               HasSubstr("the network has no experts to prune"));
-  EXPECT_THAT(error_of([&] {
-                texts_of({dense, phases(", " + upcycle)});
-              }),
+  EXPECT_THAT(refusal_of_sizes({kDenseSweep, phases(", " + kUpcycled)}),
               HasSubstr("compares with the network that the last phase begins with"));
 }
 
@@ -71,16 +66,14 @@ TEST_F(SweepChoices, SetChangesPhasesOfTheRunThatIsPruned) {
        "on_entry": {"upcycle": {"num_experts": 4, "layers": [1]}}},
       {"name": "last", "data": "two", "batch_size": 6, "steps": 1, "optimizer": {"lr": 0.02}}])";
   const auto texts = [&](const std::string& set) {
-    return texts_of({"train.model.encoder.moe.layers=[]", "keep=[2]", "export=null", phases,
+    return texts_of({kDenseSweep, "keep=[2]", "export=null", phases,
                      "set={\"phases.mixture.on_entry.upcycle." + set + "}"});
   };
   EXPECT_EQ(texts(R"(num_experts": 6)"), (std::vector<std::string>{"6 of 6", "2 of 6"}));
   EXPECT_EQ(texts(R"(gate": "softmax_all")"), (std::vector<std::string>{"4 of 4", "2 of 4"}));
   EXPECT_THAT(error_of([&] { texts(R"(experts": 6)"); }), HasSubstr("unknown key 'experts'"));
   EXPECT_THAT(
-      error_of([&] {
-        texts_of({"train.seed=3", R"(set={"seed": 4})"});
-      }),
+      refusal_of_sizes({"train.seed=3", R"(set={"seed": 4})"}),
       HasSubstr("argument 'train.seed=3': no effect, since the experiment's 'set' sets this"));
 }
 
@@ -166,7 +159,7 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
   EXPECT_EQ(other.networks(), 4u);
   const std::string folder = fs::canonical(out).string();
   EXPECT_EQ(
-      error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
+      refusal(out, with(choice("first", R"({"0": 3})"))),
       "usage: " + folder +
           ": was made with other settings: 'runs.per_layer.first.0' was 2 and is 3 now; set back "
           "what changed or give another --out");
@@ -186,11 +179,8 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
 
 TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   const auto expect = [&](const std::string& choices, const std::string& part) {
-    const std::string text = error_of([&] {
-      run(out, {"keep=[4]", "export=null", "per_layer=" + choices});
-    });
-    EXPECT_THAT(text, HasSubstr(part));
-    EXPECT_EQ(text.find("usage: "), 0u) << text;
+    EXPECT_THAT(refusal(out, {"keep=[4]", "export=null", "per_layer=" + choices}),
+                AllOf(StartsWith("usage: "), HasSubstr(part)));
     EXPECT_FALSE(fs::exists(out)) << choices;
   };
   expect(R"([{"name": "a", "keep": {"0": 2}}])",
@@ -213,7 +203,7 @@ TEST_F(SweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
   };
   run(out, {"keep=[4]", "export=null"});
   const std::string before = read_text(out / "config.json");
-  EXPECT_THAT(error_of([&] { run(out, with(R"({"1": 5})")); }), HasSubstr("cannot keep 5"));
+  EXPECT_THAT(refusal(out, with(R"({"1": 5})")), HasSubstr("cannot keep 5"));
   EXPECT_EQ(read_text(out / "config.json"), before);
   EXPECT_EQ(run(out, with(R"({"1": 3})")).networks(), 4u) << "the name is free";
 }

@@ -17,18 +17,19 @@ using report_test::open_tiny;
 using report_test::TempDir;
 using report_test::tiny_sweep;
 
-inline RunsConfig config_of(const std::vector<std::string>& changes = {}) {
+inline Experiment tiny_experiment(const std::vector<std::string>& changes = {}) {
   Document document = Document::from_text(tiny_sweep(), "tiny.json");
   for (const std::string& change : changes) document.set(change);
-  return parse<RunsConfig>(document.root());
+  return {
+      .name = "tiny", .kind = "runs", .description = "Two quarters.", .config = document.root()};
+}
+
+inline RunsConfig config_of(const std::vector<std::string>& changes = {}) {
+  return parse<RunsConfig>(tiny_experiment(changes).config);
 }
 
 inline ReproduceOptions options_for(const fs::path& out) {
-  ReproduceOptions options;
-  options.out = out;
-  options.show_progress = false;
-  options.open = open_tiny;
-  return options;
+  return {.out = out, .show_progress = false, .open = open_tiny};
 }
 
 /// What a sweep measured.
@@ -82,6 +83,10 @@ inline constexpr const char* kTwoLayers = "train.model.encoder.moe.layers=[0, 1]
 
 class SweepRuns : public ::testing::Test {
  protected:
+  static std::string refusal(const fs::path& to, const std::vector<std::string>& changes) {
+    return error_of([&] { run(to, changes); });
+  }
+
   TempDir temp;
   fs::path out = temp / "out", first = out / "seed5";
 };

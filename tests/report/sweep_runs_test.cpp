@@ -9,7 +9,6 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/views.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/prune/plan.h"
@@ -104,10 +103,11 @@ TEST_F(SweepRuns, ExportsTheChosenNetwork) {
 
 TEST_F(SweepRuns, GoesOnWithoutAProgramThatCannotBeWritten) {
   const test::ScopedEnv python("MOESAIC_PYTHON", (temp / "none").string());
-  ::testing::internal::CaptureStderr();
-  const Outcome outcome = run(out, {"keep=[2]", "export.evaluate_pt2=true"});
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("no such program; the results have no .pt2"));
+  Outcome outcome;
+  EXPECT_THAT(test::said_by([&] {
+                outcome = run(out, {"keep=[2]", "export.evaluate_pt2=true"});
+              }),
+              HasSubstr("no such program; the results have no .pt2"));
   EXPECT_GT(outcome.at("export", "forward_time_ratio"), 0.0);
   EXPECT_EQ(outcome.rows.back().name, "export");
   EXPECT_FALSE(fs::exists(out / kSweepProgram));
@@ -161,9 +161,7 @@ TEST_F(SweepRuns, PrunesByImagesLeavesMeansAndNeedsNoExport) {
   EXPECT_FALSE(fs::exists(out / "model.ts.pt"));
   EXPECT_TRUE(
       load_model(first / "keep2-reap")->moe_blocks()[0].layer->replacement_outputs.defined());
-  EXPECT_THAT(error_of([&] {
-                run(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"});
-              }),
+  EXPECT_THAT(refusal(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"}),
               HasSubstr("'runs.prune.replace' was"));
 }
 
@@ -216,16 +214,11 @@ TEST_F(SweepRuns, OfAFineTunedNetworkTrainsNothingBeforePruning) {
   EXPECT_FALSE(fs::exists(given / "seed5" / "train"));
   // Pruned by comparison with train.init, and recovered, it is what it was in the first sweep.
   expect_same_but_pretraining(outcome, trained);
-  EXPECT_THAT(error_of([&] {
-                run(given, {"keep=[4, 2]", settings[2]});
-              }),
-              HasSubstr("'runs.finetuned' was"));
-  EXPECT_THAT(error_of([&] {
-                run(temp / "x", {"finetuned=/nowhere", settings[2]});
-              }),
+  EXPECT_THAT(refusal(given, {"keep=[4, 2]", settings[2]}), HasSubstr("'runs.finetuned' was"));
+  EXPECT_THAT(refusal(temp / "x", {"finetuned=/nowhere", settings[2]}),
               HasSubstr("finetuned '/nowhere' is not there"));
   EXPECT_FALSE(fs::exists(temp / "x"));
-  EXPECT_THAT(error_of([&] { run(temp / "x", {settings[1]}); }), HasSubstr("needs train.init"));
+  EXPECT_THAT(refusal(temp / "x", {settings[1]}), HasSubstr("needs train.init"));
 }
 
 TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
@@ -271,15 +264,11 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   EXPECT_EQ(rerouted->options().rule.pruned, PrunedSelection::reroute);
   // Tokens that chose a removed expert compute another one.
   EXPECT_GT(outcome.at("keep2/random.reroute", "flops"), outcome.at("keep2/random", "flops"));
-  const auto refusal = [&](const std::string& criteria) {
-    return error_of([&] { run(temp / "other", {"keep=[2]", "criteria=" + criteria}); });
-  };
-  EXPECT_THAT(refusal(R"(["random.men"])"), HasSubstr("did you mean 'random.mean'?"));
-  const std::string refused = error_of([&] {
-    run(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
-                         "train.model.encoder.moe.router.pruned_selection=reroute"});
-  });
-  EXPECT_THAT(refused, HasSubstr("criterion 'random.nothing': block "));
+  EXPECT_THAT(refusal(temp / "other", {"keep=[2]", R"(criteria=["random.men"])"}),
+              HasSubstr("did you mean 'random.mean'?"));
+  EXPECT_THAT(refusal(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
+                                       "train.model.encoder.moe.router.pruned_selection=reroute"}),
+              HasSubstr("criterion 'random.nothing': block "));
 }
 
 TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {
@@ -339,18 +328,12 @@ TEST_F(SweepRuns, ReadsTheCalibrationImagesOnce) {
 }
 
 TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
+  const std::string kept = R"(kept={"rows": [{"name": "keep2/random", "metric": "accuracy",
+                                              "measured": 70.5, "std": 2.25, "runs": 5}]})";
   const auto report = [&](const std::string& change) {
-    Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};
-    Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
-    document.set("kept", Document::from_text(R"({"rows": [{"name": "keep2/random",
-        "metric": "accuracy", "measured": 70.5, "std": 2.25, "runs": 5}]})",
-                                             "kept.json")
-                             .root());
-    document.set("keep=[2]");
-    document.set(change);
-    experiment.config = document.root();
     const fs::path folder = temp / change;
-    const std::string summary = reproduce(experiment, options_for(folder)).summary;
+    const std::string summary =
+        reproduce(tiny_experiment({kept, "keep=[2]", change}), options_for(folder)).summary;
     EXPECT_EQ(summary.find("70.50 (2.52)") == std::string::npos,
               read_text(folder / "report.md").find("70.50 (2.52)") == std::string::npos);
     return summary;
@@ -364,13 +347,7 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
 
 TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
   const auto reproduced = [&](const std::string& paper) {
-    Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};
-    Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
-    for (const std::string& change : {std::string("keep=[2]"), "paper=" + paper}) {
-      document.set(change);
-    }
-    experiment.config = document.root();
-    return reproduce(experiment, options_for(out)).results;
+    return reproduce(tiny_experiment({"keep=[2]", "paper=" + paper}), options_for(out)).results;
   };
   const Results results = reproduced(
       R"({"keep2/random": {"flops_saved": [40, 100], "accuracy_lost": {"at_most": 100}}})");
@@ -392,27 +369,22 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
 }
 
 TEST_F(SweepRuns, MoreCriteriaThanMarkersAreDrawn) {
-  Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};
-  Document document = Document::from_text(report_test::tiny_sweep(), "tiny.json");
-  document.set("keep=[2]");
-  document.set(R"(criteria=["router-norm-change", "router-magnitude", "magnitude", "importance",
-                            "load", "frequency", "reap", "man", "random"])");
-  experiment.config = document.root();
-  reproduce(experiment, options_for(out));
+  const std::string criteria =
+      R"(criteria=["router-norm-change", "router-magnitude", "magnitude", "importance",
+                   "load", "frequency", "reap", "man", "random"])";
+  reproduce(tiny_experiment({"keep=[2]", criteria}), options_for(out));
   EXPECT_TRUE(fs::exists(out / "figure.png"));
 }
 
 TEST_F(SweepRuns, OtherSettingsDoNotMixWithWhatIsThere) {
   run(out, {"keep=[2]"});
-  const std::string folder = fs::canonical(out).string();
-  EXPECT_EQ(error_of([&] { run(out, {"train.phases.pretrain.steps=7"}); }),
-            "usage: " + folder +
-                ": was made with other settings: 'runs.train.phases.0.steps' was 30 and is 7 now; "
-                "set back what changed or give another --out");
-  EXPECT_EQ(error_of([&] { run(out, {"recover.steps=4"}); }),
-            "usage: " + folder +
-                ": was made with other settings: 'runs.recover.steps' was 3 and is 4 now; set back "
-                "what changed or give another --out");
+  const std::string start = "usage: " + fs::canonical(out).string() +
+                            ": was made with other settings: ",
+                    end = "; set back what changed or give another --out";
+  EXPECT_EQ(refusal(out, {"train.phases.pretrain.steps=7"}),
+            start + "'runs.train.phases.0.steps' was 30 and is 7 now" + end);
+  EXPECT_EQ(refusal(out, {"recover.steps=4"}),
+            start + "'runs.recover.steps' was 3 and is 4 now" + end);
   EXPECT_NO_THROW(run(out, {"keep=[2]", "train.num_loader_threads=1"}));
   auto older = nlohmann::ordered_json::parse(read_text(out / "config.json"));
   older["runs"]["train"].erase("tf32");
@@ -445,11 +417,9 @@ TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {
 
 TEST_F(SweepRuns, MoreExpertsThanThereAreAreRefused) {
   EXPECT_EQ(
-      error_of([&] { run(out, {"keep=[5, 2]"}); }),
+      refusal(out, {"keep=[5, 2]"}),
       "usage: argument 'keep=[5, 2]': a layer cannot keep 5 of its 4 experts; choose at most 4");
-  // A token selects two.
-  const std::string error = error_of([&] { run(out, {"keep=[1, 2]"}); });
-  EXPECT_EQ(error.find("usage: "), 0u) << error;
+  EXPECT_THAT(refusal(out, {"keep=[1, 2]"}), StartsWith("usage: ")) << "a token selects two";
 }
 
 /// Runs with a signal that comes when the n-th image is read; true if it finished all the same.

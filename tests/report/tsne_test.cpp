@@ -68,8 +68,7 @@ TEST(Tsne, DescendsAsFarAsScikitLearnAndKeepsCloudsApart) {
 
 TEST(Tsne, StopsWhereItIsTold) {
   int64_t calls = 0;
-  TsneOptions options;
-  options.perplexity = 5;
+  TsneOptions options{.perplexity = 5};
   options.on_progress = [&](int64_t done, int64_t total) {
     EXPECT_EQ(total, 1000);
     return ++calls, done < 7;

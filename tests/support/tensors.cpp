@@ -19,6 +19,15 @@ void expect_close(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   EXPECT_LE(worst, tolerance * scale);
 }
 
+void expect_equal_tensors(const std::map<std::string, at::Tensor>& found,
+                          const std::map<std::string, at::Tensor>& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  }
+}
+
 void expect_gradients(const std::function<at::Tensor(const std::vector<at::Tensor>&)>& f,
                       std::vector<at::Tensor> inputs, double tolerance) {
   constexpr double kStep = 1e-5;

@@ -32,10 +32,7 @@ std::string refused_weights(const std::vector<std::string>& changes) {
 }
 
 std::vector<std::string> warnings_of_weights(const std::vector<std::string>& changes) {
-  ::testing::internal::CaptureStderr();
-  const std::string error = refused_weights(changes);
-  std::istringstream said(::testing::internal::GetCapturedStderr());
-  EXPECT_EQ(error, "no error");
+  std::istringstream said(test::said_by([&] { EXPECT_EQ(refused_weights(changes), "no error"); }));
   std::vector<std::string> lines;
   for (std::string line; std::getline(said, line);) lines.push_back(line);
   return lines;
@@ -44,7 +41,7 @@ std::vector<std::string> warnings_of_weights(const std::vector<std::string>& cha
 TEST(AuxLosses, ANetworkWithoutAMoELayerHasNone) {
   EXPECT_THAT(refused_weights({kNoLayers, "phases.0.aux_losses={\"importance\": 1}"}),
               AllOf(StartsWith("usage: argument 'phases.0.aux_losses="),
-                    HasSubstr("phase 'pretrain': aux_losses.importance needs a MoE layer")));
+                    HasSubstr("phase 'pretrain': aux_losses.importance needs an MoE layer")));
   // Settings of a router that is not there are idle.
   EXPECT_TRUE(
       warnings_of_weights({kNoLayers, kNoWeights, kOwnLoad, "phases.prune.on_entry.prune=null"})
@@ -60,7 +57,7 @@ TEST(AuxLosses, ANetworkWithoutAMoELayerHasNone) {
                 plan_phases(config, *build_initial_meta_model(config), datasets);
               }),
               AllOf(StartsWith("usage: recipe.json:4:"),
-                    HasSubstr("phase 'train': aux_losses.importance needs a MoE layer")));
+                    HasSubstr("phase 'train': aux_losses.importance needs an MoE layer")));
 }
 
 TEST(AuxLosses, AModelsOwnLoadLossWithoutNoiseIsWarnedOf) {

@@ -8,7 +8,6 @@
 #include <map>
 
 #include "base/support.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "support/matchers.h"
 #include "train/train_fixture.h"
@@ -20,15 +19,6 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 using ::testing::Pair;
 
 constexpr int64_t kTokens = 5;  // of an image: four patches and the class token
-
-std::shared_ptr<Model> four_expert_model(const std::string& text = kModel) {
-  const auto model = build_model(Document::from_text(text, "model").root(), 9);
-  const torch::NoGradGuard no_grad;
-  for (auto& parameter : model->parameters()) {
-    parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
-  }
-  return model;
-}
 
 /// Sums of a layer with four experts, by plain loops.
 struct PlainSums {
@@ -82,11 +72,7 @@ void expect_sums(const ExpertStatistics& use, const PlainSums& wanted) {
 
 /// Returns the images in the order of a seed.
 at::Tensor ordered(const std::shared_ptr<const Dataset>& data, uint64_t seed) {
-  LoaderOptions options;
-  options.batch_size = data->size();
-  options.seed = seed;
-  options.shuffle = true;
-  return Loader(data, options).next().inputs;
+  return Loader(data, {.batch_size = data->size(), .seed = seed, .shuffle = true}).next().inputs;
 }
 
 /// Experts take so few tokens of a batch that it matters which images share one.
@@ -101,7 +87,7 @@ std::string crowded_model() {
 TEST(Calibrate, SumsUpTheFirstImagesOfTheSeedsOrderByBatches) {
   const auto data = quarters("three", "train", 3, 18);
   for (const std::string& text : {std::string(kModel), crowded_model()}) {
-    const auto model = four_expert_model(text);
+    const auto model = tiny_model(text);
     const PlainSums wanted = plain_sums(*model, ordered(data, 7).narrow(0, 0, 10), 4);
     expect_sums(calibrate(*model, data, {.num_images = 10, .batch_size = 4, .seed = 7}), wanted);
     EXPECT_GT(wanted.rows[0] + wanted.rows[1] + wanted.rows[2] + wanted.rows[3], 0);
@@ -110,7 +96,7 @@ TEST(Calibrate, SumsUpTheFirstImagesOfTheSeedsOrderByBatches) {
 
 TEST(Calibrate, TakesAllImagesWhereThereAreFewer) {
   const auto data = quarters("three", "train", 3, 7);
-  const auto model = four_expert_model();
+  const auto model = tiny_model();
   const ExpertStatistics use = calibrate(*model, data, {.num_images = 1000, .batch_size = 4});
   EXPECT_EQ(use.at(1).tokens, 7 * kTokens);
   expect_sums(use, plain_sums(*model, ordered(data, 0), 7));
@@ -118,7 +104,7 @@ TEST(Calibrate, TakesAllImagesWhereThereAreFewer) {
 
 TEST(Calibrate, IsTheSameForAnyNumberOfThreadsAndInEvaluationMode) {
   const auto data = quarters("three", "train", 3, 18);
-  const auto model = four_expert_model();  // Its router is noisy in training.
+  const auto model = tiny_model();  // Its router is noisy in training.
   const auto numbers = [&](int64_t threads, uint64_t seed) {
     model->train();
     const ExpertStatistics use =
@@ -138,7 +124,7 @@ TEST(Calibrate, IsTheSameForAnyNumberOfThreadsAndInEvaluationMode) {
 TEST(Calibrate, TellsHowFarItIs) {
   std::map<int64_t, int64_t> told;
   const auto tell = [&](int64_t done, int64_t total) { told[done] = total; };
-  calibrate(*four_expert_model(), quarters("three", "train", 3, 18),
+  calibrate(*tiny_model(), quarters("three", "train", 3, 18),
             {.num_images = 10, .batch_size = 4, .progress = tell});
   EXPECT_THAT(told, ElementsAre(Pair(0, 10), Pair(4, 10), Pair(8, 10), Pair(10, 10)));
 }
@@ -146,13 +132,11 @@ TEST(Calibrate, TellsHowFarItIs) {
 TEST(Calibrate, RefusesImagesThatDoNotFitAndNone) {
   std::string larger = kModel;
   larger.replace(larger.find(R"("image_size": 4)"), 15, R"("image_size": 8)");
-  EXPECT_THAT(test::usage_of([&] {
-                calibrate(*four_expert_model(larger), quarters("three", "train", 3, 18));
-              }),
-              HasSubstr("4"));
   EXPECT_THAT(
-      test::usage_of([&] { calibrate(*four_expert_model(), quarters("three", "train", 3, 0)); }),
-      HasSubstr("'three' has no images to calibrate by"));
+      test::usage_of([&] { calibrate(*tiny_model(larger), quarters("three", "train", 3, 18)); }),
+      HasSubstr("4"));
+  EXPECT_THAT(test::usage_of([&] { calibrate(*tiny_model(), quarters("three", "train", 3, 0)); }),
+              HasSubstr("'three' has no images to calibrate by"));
 }
 
 TEST(CalibrationSplit, IsTheValidationSplitWhereThereIsOne) {

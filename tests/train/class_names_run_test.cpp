@@ -10,6 +10,7 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ClassNamesRun = test::InFolder;
 
 /// The images of "three": "turned" has its classes in another order, "foreign" under other names,
 /// "mixed" too, but not of its training images.
@@ -52,8 +53,7 @@ std::vector<std::string> outputs_of(const fs::path& checkpoint) {
   return class_names_of(load_checkpoint(checkpoint));
 }
 
-TEST(ClassNamesRun, InitKeepsThemWhateverTheOrderOfTheData) {
-  TempDir folder;
+TEST_F(ClassNamesRun, InitKeepsThemWhateverTheOrderOfTheData) {
   train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
   train_named(folder / "same", phase_on("b", "three"), init);
@@ -64,8 +64,7 @@ TEST(ClassNamesRun, InitKeepsThemWhateverTheOrderOfTheData) {
               read_text(folder / "turned/checkpoints/b/model.safetensors"));
 }
 
-TEST(ClassNamesRun, OtherNamesNeedANewHead) {
-  TempDir folder;
+TEST_F(ClassNamesRun, OtherNamesNeedANewHead) {
   train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
   EXPECT_THAT(
@@ -79,8 +78,7 @@ TEST(ClassNamesRun, OtherNamesNeedANewHead) {
   EXPECT_THAT(outputs_of(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
 }
 
-TEST(ClassNamesRun, ANewHeadIsNotAdvisedWhereItDoesNotHelp) {
-  TempDir folder;
+TEST_F(ClassNamesRun, ANewHeadIsNotAdvisedWhereItDoesNotHelp) {
   train_named(folder / "first", phase_on("a", "three"));
   const std::string init = (folder / "first").string();
   for (const bool new_head : {false, true}) {
@@ -91,8 +89,7 @@ TEST(ClassNamesRun, ANewHeadIsNotAdvisedWhereItDoesNotHelp) {
   }
 }
 
-TEST(ClassNamesRun, PhasesShareThem) {
-  TempDir folder;
+TEST_F(ClassNamesRun, PhasesShareThem) {
   const std::string three = phase_on("a", "three");
   train_named(folder / "run", three + ", " + phase_on("b", "turned") + ", " +
                                   phase_on("c", "foreign", true) + ", " +
@@ -107,8 +104,7 @@ TEST(ClassNamesRun, PhasesShareThem) {
               HasSubstr("phase 'b': 'foreign': the class 'cat' is not a class of the network"));
 }
 
-TEST(ClassNamesRun, AResumedPhaseKeepsThemWithoutInit) {
-  TempDir folder;
+TEST_F(ClassNamesRun, AResumedPhaseKeepsThemWithoutInit) {
   train_named(folder / "first", phase_on("a", "turned"));
   const std::string init = (folder / "first").string(), phases = phase_on("b", "three");
   train_named(folder / "whole", phases, init);

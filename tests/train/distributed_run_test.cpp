@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "moesaic/models/registry.h"
@@ -17,7 +16,6 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using test::run_processes;
-using Json = nlohmann::ordered_json;
 using Changes = std::vector<std::string>;
 
 TrainResult train_in_processes(const fs::path& out, int64_t size, const std::string& recipe,
@@ -31,13 +29,6 @@ TrainResult train_in_processes(const fs::path& out, int64_t size, const std::str
     if (processes->is_rank_zero()) result = own;
   });
   return result;
-}
-
-std::vector<Json> lines_of(const fs::path& run) {
-  std::vector<Json> lines;
-  std::istringstream text(read_text(run / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-  return lines;
 }
 
 /// Compares all numbers but those of speed.
@@ -63,7 +54,7 @@ void expect_same_numbers(const Json& one, const Json& other, double tolerance,
 }
 
 void expect_same_run(const fs::path& one, const fs::path& other, double tolerance = 1e-5) {
-  const std::vector<Json> a = lines_of(one), b = lines_of(other);
+  const std::vector<Json> a = metric_lines(one), b = metric_lines(other);
   ASSERT_EQ(a.size(), b.size());
   ASSERT_GT(a.size(), 1u);
   for (size_t i = 0; i < a.size(); ++i) {

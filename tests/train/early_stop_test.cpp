@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <sstream>
 
 #include "moesaic/checkpoint/store.h"
 #include "train/train_fixture.h"
@@ -25,20 +24,9 @@ RunConfig stopping_run() {
                 "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "min_steps": 5}}]})");
 }
 
-/// Trains until it is complete, or until so many images of `split` were read, when a signal
-/// comes.
 TrainResult train_stopping(const fs::path& run, bool resume, const std::string& split = "",
                            int image = 0) {
-  int images = 0;
-  const StopSignal stop;
-  TrainerOptions options = options_for(run, resume);
-  options.stop = &stop;
-  options.open = [&](std::string_view name, std::string_view opened) {
-    return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
-      if (counts && images++ == image) std::raise(SIGTERM);
-    });
-  };
-  return Trainer(stopping_run(), options).run();
+  return train_until(stopping_run(), options_for(run, resume), split, image);
 }
 
 /// All that a resumed run must repeat.
@@ -78,12 +66,7 @@ TEST(EarlyStop, LeavesACheckpointAndAnEvaluationAtItsLastStep) {
   EXPECT_EQ(last.state["phase_state"]["stopped"], true);
   EXPECT_EQ(last.state["phase_complete"], true);
   EXPECT_FALSE(fs::exists(stopped_run() / "checkpoints" / ("step_" + std::to_string(steps + 1))));
-  std::vector<nlohmann::json> evaluations;
-  std::istringstream lines(read_text(stopped_run() / "metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json["kind"] == "eval") evaluations.push_back(json);
-  }
+  const std::vector<Json> evaluations = metric_lines(stopped_run(), "eval");
   ASSERT_EQ(evaluations.size(), 1U);
   EXPECT_EQ(evaluations[0]["step"], steps);
   EXPECT_EQ(load_checkpoint(stopped_run() / "best").state["step"], steps);

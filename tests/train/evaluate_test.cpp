@@ -19,19 +19,8 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 
-std::shared_ptr<Model> tiny_model() {
-  const auto model = build_model(Document::from_text(kModel, "model").root(), 9);
-  const torch::NoGradGuard no_grad;
-  for (auto& parameter : model->parameters()) {
-    parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
-  }
-  return model;
-}
-
-at::Tensor all_images(const Dataset& data) {
-  LoaderOptions options;
-  options.batch_size = data.size();
-  return Loader(quarters("three", "test", 3, data.size()), options).next().inputs;
+at::Tensor all_images(const std::shared_ptr<const Dataset>& data) {
+  return Loader(data, {.batch_size = data->size()}).next().inputs;
 }
 
 TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
@@ -39,7 +28,7 @@ TEST(Evaluate, CountsWhatThePlainForwardPassSays) {
   const auto data = quarters("three", "test", 3, 10);
   const Evaluation found = evaluate(*model, data, {.batch_size = 4});
   const torch::NoGradGuard no_grad;
-  const ModelOutput output = model->forward(all_images(*data));
+  const ModelOutput output = model->forward(all_images(data));
   int64_t correct = 0;
   double loss = 0;
   int64_t counts[3][3] = {};
@@ -107,10 +96,8 @@ TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
   const auto data = make_rotated_pairs(quarters("three", "test", 3, 23), {}, "pairs");
   const Evaluation found = evaluate(*model, data, {.batch_size = 7});
   model->eval();
-  LoaderOptions everything;
-  everything.batch_size = data->size();
-  const at::Tensor images = Loader(data, everything).next().inputs;
-  const auto choice = model->forward(images).routings.at(0).routing.choice.to(torch::kLong);
+  const auto choice =
+      model->forward(all_images(data)).routings.at(0).routing.choice.to(torch::kLong);
   std::vector<std::vector<int64_t>> by_class(2, {0, 0, 0}), by_group(3, {0, 0, 0});
   for (int64_t i = 0; i < data->size(); ++i) {
     const auto expert = static_cast<size_t>(choice[i][0].item<int64_t>());
@@ -129,11 +116,8 @@ TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
 TEST(Evaluate, RunsInBfloat16WhenToldTo) {
   const auto model = tiny_model();
   const auto data = quarters("three", "test", 3, 23);
-  const Evaluation exact = evaluate(*model, data), rounded = [&] {
-    EvaluateOptions options;
-    options.precision = "bfloat16";
-    return evaluate(*model, data, options);
-  }();
+  const Evaluation exact = evaluate(*model, data),
+                   rounded = evaluate(*model, data, {.precision = "bfloat16"});
   EXPECT_NE(rounded.metric("loss"), exact.metric("loss"));
   EXPECT_NEAR(rounded.metric("loss"), exact.metric("loss"), 2e-2 * exact.metric("loss"));
 }
@@ -143,11 +127,9 @@ TEST(Evaluate, EnsemblesAreMeasuredAsSuch) {
   config.set("name=e3");
   config.set("encoder.moe.ensemble_size=2");
   const auto model = build_model(config.root(), 9);
+  fill_with_cosines(*model);
   {
     const torch::NoGradGuard no_grad;
-    for (auto& parameter : model->parameters()) {
-      parameter.copy_(torch::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
-    }
     for (const MoEBlock& block : model->moe_blocks()) {
       block.layer->experts->as<nn::MlpExperts>()->b2.copy_(torch::linspace(-3, 3, 32).view({4, 8}));
     }
@@ -156,7 +138,7 @@ TEST(Evaluate, EnsemblesAreMeasuredAsSuch) {
   const Evaluation found = evaluate(*model, data, {.batch_size = 4});
   EXPECT_EQ(found.metric("ensemble.members"), 2);
   const torch::NoGradGuard no_grad;
-  const at::Tensor logits = model->forward(all_images(*data)).logits.view({10, 2, 3});
+  const at::Tensor logits = model->forward(all_images(data)).logits.view({10, 2, 3});
   const at::Tensor mean = logits.softmax(2).mean(1);
   double loss = 0;
   for (int64_t i = 0; i < 10; ++i) loss -= std::log(mean[i][data->label(i)].item<double>()) / 10;
@@ -198,8 +180,8 @@ TEST(Evaluate, CallsOnBatchWithEachBatch) {
   evaluate(*model, data, options);
   EXPECT_EQ(next, 10);
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(torch::equal(torch::cat(images), all_images(*data)));
-  EXPECT_TRUE(torch::allclose(torch::cat(logits), model->forward(all_images(*data)).logits));
+  EXPECT_TRUE(torch::equal(torch::cat(images), all_images(data)));
+  EXPECT_TRUE(torch::allclose(torch::cat(logits), model->forward(all_images(data)).logits));
 }
 
 TEST(Evaluate, RefusesDataThatDoesNotFit) {
@@ -250,7 +232,7 @@ TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
   for (const char* key : {"accuracy", "loss", "calibration_error", "images", "images_per_second"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
-  EXPECT_NE(to_text(newest).find("error (ECE)"), std::string::npos);
+  EXPECT_THAT(to_text(newest), HasSubstr("error (ECE)"));
   const std::vector<int64_t>& kept = newest.evaluation.routing.at(0).kept;
   EXPECT_THAT(to_text(newest), HasSubstr("  experts " + std::to_string(kept.at(0)) + " " +
                                          std::to_string(kept.at(1)) + " of 4 compute "));
@@ -306,16 +288,13 @@ TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   options.checkpoint = folder / "run/checkpoints/pretrain";
   const double loss = evaluate_checkpoint(options).evaluation.metric("loss");
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
-  const std::string error = error_of([&] { evaluate_checkpoint(options); });
-  EXPECT_NE(error.find("pretrain: 'chosen': the class 'class x' is not a class of the network; "
-                       "the nearest is 'class 0'; --classes-of data takes the data's classes"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error_of([&] { evaluate_checkpoint(options); }),
+              HasSubstr("pretrain: 'chosen': the class 'class x' is not a class of the network; "
+                        "the nearest is 'class 0'; --classes-of data takes the data's classes"));
   options.data = "two";
   options.open = open_classes({"class 0", "class x"}, /*renamed=*/true);
-  EXPECT_NE(
-      error_of([&] { evaluate_checkpoint(options); }).find("rename the class, or leave it out"),
-      std::string::npos);
+  EXPECT_THAT(error_of([&] { evaluate_checkpoint(options); }),
+              HasSubstr("rename the class, or leave it out"));
   options.data.clear();
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
   options.class_name_source = ClassNameSource::data;
@@ -328,17 +307,17 @@ TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   CheckpointEvaluation alike = taken;
   alike.classes = {"caf\u00e9", "cafe\u0301", "cat"};
   for (const char* name : {" caf\\u{e9}\n", " cafe\\u{301}\n", " cat\n"}) {
-    EXPECT_NE(to_text(alike).find(name), std::string::npos) << to_text(alike);
+    EXPECT_THAT(to_text(alike), HasSubstr(name));
   }
 }
 
 TEST_F(EvaluateTrained, MeasuresOnTheSplitThatIsAskedFor) {
-  EXPECT_NE(to_text(evaluate_checkpoint(options)).find("two, 9 test images"), std::string::npos);
+  EXPECT_THAT(to_text(evaluate_checkpoint(options)), HasSubstr("two, 9 test images"));
   options.split = "train";
   const CheckpointEvaluation found = evaluate_checkpoint(options);
   EXPECT_EQ(found.evaluation.num_images, 18);
   EXPECT_EQ(to_json(found)["split"], "train");
-  EXPECT_NE(to_text(found).find("two, 18 train images"), std::string::npos) << to_text(found);
+  EXPECT_THAT(to_text(found), HasSubstr("two, 18 train images"));
   options.split = "validation";
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
             "usage: dataset 'two' has no split 'validation'; choose one of train, test");
@@ -352,14 +331,11 @@ TEST_F(EvaluateTrained, WithoutATestSplitItIsTheValidationSplit) {
     options.open = DatasetOpener(open, [splits](std::string_view) { return splits; });
   };
   with_splits({"train", "validation"});
-  ::testing::internal::CaptureStderr();
-  const CheckpointEvaluation found = evaluate_checkpoint(options);
-  const std::string note = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(note.find("'two' has no test split: its validation split is measured"),
-            std::string::npos)
-      << note;
+  CheckpointEvaluation found;
+  EXPECT_THAT(test::said_by([&] { found = evaluate_checkpoint(options); }),
+              HasSubstr("'two' has no test split: its validation split is measured"));
   EXPECT_EQ(to_json(found)["split"], "validation");
-  EXPECT_NE(to_text(found).find("two, 18 validation images"), std::string::npos) << to_text(found);
+  EXPECT_THAT(to_text(found), HasSubstr("two, 18 validation images"));
   options.split = "test";
   EXPECT_EQ(error_of([&] { evaluate_checkpoint(options); }),
             "usage: dataset 'two' has no split 'test'; choose one of train, validation");
@@ -376,10 +352,8 @@ TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
   train(folder / "run");
   const auto first_batch = [&](const fs::path& checkpoint, std::optional<int64_t> size) {
     int64_t images = 0;
-    EvaluateCheckpointOptions options;
-    options.checkpoint = checkpoint;
-    options.open = open_tiny;
-    options.batch_size = size;
+    EvaluateCheckpointOptions options{
+        .checkpoint = checkpoint, .batch_size = size, .open = open_tiny};
     options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
       if (batch.first == 0) images = batch.images_BCHW.size(0);
     };
@@ -393,10 +367,9 @@ TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
   for (const char* stored : {"\"4\"", "0", "-4", "1e9", "18446744073709551615"}) {
     edited.config["run"]["evaluate_batch_size"] = nlohmann::ordered_json::parse(stored);
     save_checkpoint(folder / "edited", edited);
-    EXPECT_NE(error_of([&] {
-                first_batch(folder / "edited", {});
-              }).find(std::string("evaluate_batch_size must be 1 to 1048576, found ") + stored[0]),
-              std::string::npos)
+    EXPECT_THAT(
+        error_of([&] { first_batch(folder / "edited", std::nullopt); }),
+        HasSubstr(std::string("evaluate_batch_size must be 1 to 1048576, found ") + stored[0]))
         << stored;
     EXPECT_EQ(first_batch(folder / "edited", 5), 5) << stored;
   }
@@ -416,13 +389,10 @@ std::shared_ptr<const Dataset> open_changed(std::string_view name, std::string_v
 TEST_F(EvaluateTrained, TakesMeanAndStdOfTheCheckpoint) {
   const CheckpointEvaluation before = evaluate_checkpoint(options);
   options.open = open_changed;
-  ::testing::internal::CaptureStderr();
-  const CheckpointEvaluation after = evaluate_checkpoint(options);
-  const std::string warning = ::testing::internal::GetCapturedStderr();
+  CheckpointEvaluation after;
+  EXPECT_THAT(test::said_by([&] { after = evaluate_checkpoint(options); }),
+              HasSubstr("images of 'two' get the checkpoint's mean, which differs"));
   EXPECT_EQ(after.evaluation.metric("loss"), before.evaluation.metric("loss"));
-  EXPECT_NE(warning.find("images of 'two' get the checkpoint's mean, which differs"),
-            std::string::npos)
-      << warning;
 }
 
 TEST(EvaluateCheckpoint, GoesOnWithWhatWasResolvedWhenThePhaseBegan) {
@@ -445,7 +415,6 @@ TEST(EvaluateCheckpoint, KnowsTheLossOfTheCheckpointsPhase) {
   Checkpoint finetune = load_checkpoint(checkpoints / "finetune");
   EXPECT_EQ(trained_loss(pretrain), "softmax");
   EXPECT_EQ(trained_loss(finetune), "sigmoid");
-  using Json = nlohmann::ordered_json;
   for (const std::string state : {"{}", "[]", R"({"phase_index": 9})", R"({"phase_index": "1"})"}) {
     finetune.state = Json::parse(state);
     const bool first = state == "{}" || state == "[]" || state.find("\"1\"") != state.npos;

@@ -3,8 +3,6 @@
 
 #include <torch/torch.h>
 
-#include <sstream>
-
 #include "moesaic/models/registry.h"
 #include "support/matchers.h"
 #include "support/warnings.h"
@@ -123,10 +121,8 @@ TEST(Trainer, WritesLoadsAndRouterNormsAndWarnsOfStarvedExperts) {
   const testing::Warnings warnings;
   train(folder / "run", {"log_every=1", "starved_expert_share=1", "starved_expert_steps=2"});
   EXPECT_THAT(warnings.texts(), ::testing::Contains(HasSubstr(": block 1: expert ")));
-  std::istringstream lines(read_text(folder / "run/metrics.jsonl"));
   int64_t trained = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text);
+  for (const Json& line : metric_lines(folder / "run")) {
     if (line["kind"] == "prune") continue;
     const Json& layer = line.at("routing").at(0);
     EXPECT_EQ(layer.at("layer"), 1);
@@ -134,8 +130,8 @@ TEST(Trainer, WritesLoadsAndRouterNormsAndWarnsOfStarvedExperts) {
     EXPECT_EQ(load.size(), layer.at("kept").size());
     double sum = 0.0;
     for (const double part : load) sum += part;
-    EXPECT_THAT(sum, DoubleNear(1.0, 1e-3)) << text;
-    EXPECT_EQ(layer.contains("router_norm"), line["kind"] == "eval") << text;
+    EXPECT_THAT(sum, DoubleNear(1.0, 1e-3)) << line;
+    EXPECT_EQ(layer.contains("router_norm"), line["kind"] == "eval") << line;
     if (line["kind"] == "train") ++trained;
   }
   EXPECT_EQ(trained, 12);

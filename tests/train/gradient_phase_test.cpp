@@ -15,6 +15,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/train/objective.h"
+#include "support/tensors.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -23,6 +24,14 @@ namespace {
 using train_test::config_of;
 using train_test::four_phases;
 using train_test::open_tiny;
+
+/// Copies of the parameters and of the optimizer's state.
+TensorMap copied_tensors(const Phase& phase, const Model& model) {
+  TensorMap map = phase.state().tensors;
+  for (const auto& item : model.named_parameters()) map[item.key()] = item.value().detach();
+  for (auto& [unused, tensor] : map) tensor = tensor.clone();
+  return map;
+}
 
 /// The first phase of the tiny run and its network.
 struct Started {
@@ -41,19 +50,8 @@ struct Started {
                                                                .defer_metrics = defer_metrics});
   }
 
-  /// Copies of the parameters and of the optimizer's state.
-  TensorMap all() const {
-    TensorMap map = phase->state().tensors;
-    for (const auto& item : model->named_parameters()) map[item.key()] = item.value().detach();
-    for (auto& [unused, tensor] : map) tensor = tensor.clone();
-    return map;
-  }
+  TensorMap all() const { return copied_tensors(*phase, *model); }
 };
-
-void expect_equal(const TensorMap& a, const TensorMap& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
-}
 
 /// The gradients' momentum after one step, which is the clipped gradient itself.
 TensorMap first_gradients(const std::vector<std::string>& changes) {
@@ -83,25 +81,19 @@ TEST(GradientPhase, TellsBeforeItChangesWhatASaveCopies) {
   DatasetCache datasets(open_tiny);
   int told = 0;
   std::optional<TensorMap> before;
-  const auto state = [&](const Phase& phase) {
-    TensorMap map = phase.state().tensors;
-    for (const auto& item : model->named_parameters()) map[item.key()] = item.value().detach();
-    for (auto& [unused, tensor] : map) tensor = tensor.clone();
-    return map;
-  };
   std::unique_ptr<GradientPhase> phase;
   PhaseContext context{
       .model = model, .data = open_tiny("three", "train"), .seed = 7, .before_optimizer_step = [&] {
         ++told;
-        expect_equal(state(*phase), *before);
+        expect_equal_tensors(copied_tensors(*phase, *model), *before);
         EXPECT_TRUE(model->named_parameters()["head.bias"].grad().defined());
       }};
   phase = std::make_unique<GradientPhase>(plan_phases(config, *model, datasets)[0], context);
   for (int step = 1; step <= 2; ++step) {
-    before = state(*phase);
+    before = copied_tensors(*phase, *model);
     phase->step();
     EXPECT_EQ(told, step);
-    const TensorMap after = state(*phase);
+    const TensorMap after = copied_tensors(*phase, *model);
     EXPECT_TRUE(std::any_of(after.begin(), after.end(), [&](const auto& item) {
       return !torch::equal(item.second, before->at(item.first));
     }));
@@ -246,7 +238,7 @@ TEST(GradientPhase, ReadsLateWhatItReadsAtOnce) {
   EXPECT_TRUE(late.phase->is_done());
   for (size_t i = 0; i < reports.size(); ++i)
     EXPECT_EQ(reports[i].deferred_metrics(), metrics[i]) << i;
-  expect_equal(late.all(), at_once.all());
+  expect_equal_tensors(late.all(), at_once.all());
 }
 
 TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
@@ -271,7 +263,7 @@ TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
       const StepReport wrong = started.phase->step();
       set_bias(good);
       const StepReport next = started.phase->step();
-      expect_equal(started.all(), before);
+      expect_equal_tensors(started.all(), before);
       EXPECT_THROW(wrong.deferred_metrics(), DivergedError) << optimizer;
       EXPECT_TRUE(std::isfinite(next.deferred_metrics().at("loss"))) << optimizer;
     }

@@ -2,8 +2,6 @@
 // Runs whose steps are read while the next one runs, as on a GPU, write what others do.
 #include <torch/torch.h>
 
-#include <csignal>
-
 #include "moesaic/train/gradient_phase.h"
 #include "support/matchers.h"
 #include "train/train_fixture.h"
@@ -54,18 +52,8 @@ TEST_F(LateRun, GoesOnFromASignalInAnyStep) {
   train(folder_ / "whole", changes);
   for (int step = 0; step < 6; ++step) {
     const TempDir folder;
-    int images = 0;
-    const StopSignal stop;
-    TrainerOptions options = options_for(folder / "run");
-    options.stop = &stop;
-    options.open = [&](std::string_view name, std::string_view split) {
-      return std::make_shared<WatchedDataset>(open_tiny(name, split),
-                                              [&, trains = split == "train"] {
-                                                if (trains && images++ == 4 * step)
-                                                  std::raise(SIGTERM);
-                                              });
-    };
-    EXPECT_EQ(Trainer(config_of(four_phases(), changes), options).run().steps, step + 1);
+    const RunConfig config = config_of(four_phases(), changes);
+    EXPECT_EQ(train_until(config, options_for(folder / "run"), "train", 4 * step).steps, step + 1);
     train(folder / "run", changes, true);
     expect_equal_bits(folder_ / "whole", folder / "run");
   }

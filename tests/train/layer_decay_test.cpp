@@ -28,12 +28,11 @@ TEST(LayerDecay, IsThatOfTimm) {
     parameter.mutable_grad() = torch::ones_like(parameter);
     named.emplace_back(item.key(), parameter);
   }
-  OptimizerConfig config;
-  config.name = "sgd";
-  config.momentum = 0.0;
-  config.layer_decay = kDecay;
-  config.weight_decay = kWeightDecay;
-  config.no_decay = {"bias$"};
+  const OptimizerConfig config{.name = "sgd",
+                               .layer_decay = kDecay,
+                               .momentum = 0.0,
+                               .weight_decay = kWeightDecay,
+                               .no_decay = {"bias$"}};
   Optimizer optimizer(named, config, {}, {},
                       [&](const std::string& name) { return model->layers_after(name); });
   optimizer.step(kLr);

@@ -61,10 +61,9 @@ class FewShot : public ::testing::Test {
   /// pre_logits of all images, by one forward pass.
   at::Tensor features(const std::shared_ptr<const Dataset>& data) const {
     const torch::NoGradGuard no_grad;
-    LoaderOptions options;
-    options.batch_size = data->size();
     model->eval();
-    return model->forward(Loader(data, options).next().inputs).pre_logits.to(torch::kDouble);
+    const at::Tensor images = Loader(data, {.batch_size = data->size()}).next().inputs;
+    return model->forward(images).pre_logits.to(torch::kDouble);
   }
   static at::Tensor labels(const Dataset& data) {
     std::vector<int64_t> list;
@@ -134,11 +133,11 @@ TEST_F(FewShot, NeedsAsManyImagesOfEachClass) {
 TEST_F(FewShot, MeasuresACheckpointOnDataOfOtherClasses) {
   TempDir folder;
   train(folder / "run");
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run/checkpoints/pretrain";  // Of three classes.
-  options.open = open_tiny;
-  options.data = "two";
-  options.few_shot = {.shots = {1, 9}, .num_seeds = 2};
+  EvaluateCheckpointOptions options{
+      .checkpoint = folder / "run/checkpoints/pretrain",  // Of three classes.
+      .data = "two",
+      .few_shot = {.shots = {1, 9}, .num_seeds = 2},
+      .open = open_tiny};
   const CheckpointEvaluation found = evaluate_checkpoint(options);
   EXPECT_EQ(found.split, "test");
   const auto json = to_json(found);

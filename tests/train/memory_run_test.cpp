@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/store.h"
+#include "support/tensors.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -25,10 +26,7 @@ TEST(MemoryRun, HasTheBitsOfARunWithAFolder) {
   EXPECT_EQ(result.steps, 9);
   EXPECT_FALSE(result.evaluation);
   EXPECT_TRUE(result.checkpoint.empty());
-  const TensorMap wanted = state_of(*load_model(folder / "run")),
-                  found = state_of(*trainer.model());
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) EXPECT_TRUE(torch::equal(found.at(name), tensor));
+  expect_equal_tensors(state_of(*trainer.model()), state_of(*load_model(folder / "run")));
 }
 
 TEST(MemoryRun, IsWatchedBeforeEachStepAndAfterTheLast) {

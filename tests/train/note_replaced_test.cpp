@@ -52,21 +52,13 @@ TrainerOptions options_with_damaged(const fs::path& out, const std::set<int64_t>
 }
 
 std::string train_damaged(const fs::path& out, const std::vector<std::string>& changes = {}) {
-  ::testing::internal::CaptureStderr();
-  Trainer(config_of(damaged_recipe(), changes), options_with_damaged(out, {7})).run();
-  return ::testing::internal::GetCapturedStderr();
+  return test::said_by(
+      [&] { Trainer(config_of(damaged_recipe(), changes), options_with_damaged(out, {7})).run(); });
 }
 
 Indices replaced_in(const fs::path& run, int step) {
   const fs::path state = run / fmt::format("checkpoints/step_{}/state.json", step);
   return nlohmann::json::parse(read_text(state)).at("phase_state").at("replaced").get<Indices>();
-}
-
-void expect_same_step(const fs::path& a, const fs::path& b, int step) {
-  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
-    const fs::path name = fs::path(fmt::format("checkpoints/step_{}", step)) / file;
-    EXPECT_TRUE(read_text(a / name) == read_text(b / name)) << name << " differs";
-  }
 }
 
 int count_of(const std::string& text, const std::string& part) {
@@ -103,13 +95,13 @@ TEST(ReplacedImages, AStateWithoutThemIsRead) {
 TEST(ReplacedImages, OfAllProcessesAreInTheStateAndAreNamedOnce) {
   const TempDir folder;
   const RunConfig config = config_of(damaged_recipe());
-  ::testing::internal::CaptureStderr();
-  run_processes(2, config.parallel, [&](const auto& processes) {
-    TrainerOptions options = options_with_damaged(folder / "two", {7});
-    options.processes = processes;
-    Trainer(config, options).run();
+  const std::string said = test::said_by([&] {
+    run_processes(2, config.parallel, [&](const auto& processes) {
+      TrainerOptions options = options_with_damaged(folder / "two", {7});
+      options.processes = processes;
+      Trainer(config, options).run();
+    });
   });
-  const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count_of(said, "7.png: cut off; the next image replaces it"), 1) << said;
   train_damaged(folder / "one");
   for (int step = 1; step <= 6; ++step) {
@@ -119,10 +111,7 @@ TEST(ReplacedImages, OfAllProcessesAreInTheStateAndAreNamedOnce) {
 
 /// A loader of 300 images, of which three may be corrupt.
 Loader shared_loader() {
-  LoaderOptions options;
-  options.batch_size = 300;
-  options.is_shared = true;
-  return Loader(quarters("three", "train", 3, 300), options);
+  return Loader(quarters("three", "train", 3, 300), {.batch_size = 300, .is_shared = true});
 }
 
 std::map<int64_t, std::string> without(const Indices& indices) {
@@ -156,9 +145,8 @@ TEST(SyncReplacedImages, OneLimitHoldsForAllProcesses) {
     const auto replaced = without(processes->is_rank_zero() ? Indices{0, 1} : Indices{100, 101});
     sync_replaced_images(replaced, loader, processes.get(), known);
   };
-  ::testing::internal::CaptureStderr();
-  const std::string error = error_of([&] { run_processes(2, {}, note); });
-  ::testing::internal::GetCapturedStderr();
+  std::string error;
+  test::said_by([&] { error = error_of([&] { run_processes(2, {}, note); }); });
   EXPECT_THAT(error, HasSubstr("4 of 300 images cannot be read, the last one being 101.png"));
 }
 

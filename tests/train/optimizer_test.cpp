@@ -57,11 +57,7 @@ void adamw_loop(Numbers& p, Numbers& m, Numbers& v, const Numbers& g, double lr,
 
 TEST(Optimizer, SgdFollowsThePlainLoop) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.name = "sgd";
-  config.momentum = 0.8;
-  config.weight_decay = 0.1;
-  Optimizer optimizer(setup.named(), config);
+  Optimizer optimizer(setup.named(), {.name = "sgd", .momentum = 0.8, .weight_decay = 0.1});
   Numbers w = numbers(setup.weight), b = numbers(setup.bias), mw(35), mb(5);
   for (int t = 1; t <= 5; ++t) {
     setup.give_gradients(t);
@@ -78,10 +74,7 @@ TEST(Optimizer, SgdFollowsThePlainLoop) {
 
 TEST(Optimizer, SgdWithoutMomentumIsPlainDescent) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.name = "sgd";
-  config.momentum = 0.0;
-  Optimizer optimizer(setup.named(), config);
+  Optimizer optimizer(setup.named(), {.name = "sgd", .momentum = 0.0});
   Numbers w = numbers(setup.weight), m(35);
   for (int t = 1; t <= 3; ++t) {
     setup.give_gradients(t);
@@ -94,10 +87,7 @@ TEST(Optimizer, SgdWithoutMomentumIsPlainDescent) {
 
 TEST(Optimizer, AdamWFollowsThePlainLoop) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.betas = {0.8, 0.95};
-  config.eps = 1e-3;
-  config.weight_decay = 0.2;
+  const OptimizerConfig config{.betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.2};
   Optimizer optimizer(setup.named(), config);
   Numbers w = numbers(setup.weight), b = numbers(setup.bias), mw(35), vw(35), mb(5), vb(5);
   for (int t = 1; t <= 6; ++t) {
@@ -116,9 +106,7 @@ TEST(Optimizer, AdamWFollowsThePlainLoop) {
 TEST(Optimizer, DecayIsExcludedByThePatternsOnly) {
   for (const bool exclude : {true, false}) {
     TwoParameters setup;
-    OptimizerConfig config;
-    config.name = "sgd";
-    config.weight_decay = 0.5;
+    OptimizerConfig config{.name = "sgd", .weight_decay = 0.5};
     if (!exclude) config.no_decay.clear();
     Optimizer optimizer({{"b1", setup.bias}}, config);
     const Numbers before = numbers(setup.bias);
@@ -144,10 +132,7 @@ TEST(Optimizer, DefaultPatternsSpareBiasesNormsAndEmbeddings) {
 TEST(Optimizer, AParameterThatTheLossDoesNotReachMovesAsByZeros) {
   for (const std::string name : {"sgd", "adamw"}) {
     TwoParameters setup;
-    OptimizerConfig config;
-    config.name = name;
-    config.momentum = 0.8;
-    config.weight_decay = 0.1;
+    const OptimizerConfig config{.name = name, .momentum = 0.8, .weight_decay = 0.1};
     Optimizer optimizer(setup.named(), config);
     Numbers w = numbers(setup.weight), m(35), v(35);
     for (int t = 1; t <= 4; ++t) {
@@ -166,9 +151,7 @@ TEST(Optimizer, AParameterThatTheLossDoesNotReachMovesAsByZeros) {
 
 TEST(Optimizer, AFrozenParameterWithoutGradientStays) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.weight_decays = {{"", 0.5}};
-  Optimizer optimizer(setup.named(), config, {"weight"});
+  Optimizer optimizer(setup.named(), {.weight_decays = {{"", 0.5}}}, {"weight"});
   const at::Tensor before = setup.weight.detach().clone();
   setup.bias.mutable_grad() = torch::ones_like(setup.bias);
   optimizer.step(0.1);
@@ -179,9 +162,7 @@ TEST(Optimizer, AFrozenParameterWithoutGradientStays) {
 
 TEST(Optimizer, AFrozenParameterStaysButItsGradientCounts) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.weight_decays = {{"", 0.5}};
-  Optimizer optimizer(setup.named(), config, {"^fc.bias"});
+  Optimizer optimizer(setup.named(), {.weight_decays = {{"", 0.5}}}, {"^fc.bias"});
   const at::Tensor before = setup.bias.detach().clone();
   setup.give_gradients(1);
   EXPECT_EQ(optimizer.gradients().size(), 2u);
@@ -204,9 +185,7 @@ TEST(Optimizer, TheFirstPatternDecidesAFactor) {
 TEST(Optimizer, GoesOnWithTheSameBitsFromItsState) {
   for (const char* name : {"sgd", "adamw"}) {
     TwoParameters through, saved;
-    OptimizerConfig config;
-    config.name = name;
-    config.weight_decay = 0.01;
+    const OptimizerConfig config{.name = name, .weight_decay = 0.01};
     Optimizer one(through.named(), config), two(saved.named(), config);
     for (int t = 0; t < 3; ++t) {
       through.give_gradients(t);
@@ -245,9 +224,7 @@ TEST(Optimizer, LoadsStrictly) {
 }
 
 TEST(Optimizer, UnknownNameIsRefused) {
-  OptimizerConfig config;
-  config.name = "adamv";
-  EXPECT_EQ(error_of([&] { make_update_rule(config); }),
+  EXPECT_EQ(error_of([] { make_update_rule({.name = "adamv"}); }),
             "usage: unknown optimizer 'adamv'; did you mean 'adam'?");
 }
 
@@ -267,11 +244,7 @@ struct TwoExperts {
 };
 
 OptimizerConfig plain_sgd(const std::string& name, double lr, double momentum) {
-  OptimizerConfig config;
-  config.name = name;
-  config.lr = lr;
-  config.momentum = momentum;
-  return config;
+  return {.name = name, .lr = lr, .momentum = momentum};
 }
 
 TEST(Optimizer, NormalizedSgdGivesEachExpertAStepOfTheSameLength) {
@@ -429,9 +402,7 @@ TEST(Optimizer, NormalizedSgdRefusesParametersOfDifferentExperts) {
 
 TEST(Optimizer, L2EntersTheMomentsOfAdam) {
   TwoParameters setup;
-  OptimizerConfig config;
-  config.name = "adam";
-  config.l2 = 0.3;
+  const OptimizerConfig config{.name = "adam", .l2 = 0.3};
   Optimizer optimizer(setup.named(), config);
   Numbers w = numbers(setup.weight), m(35), v(35);
   for (int t = 1; t <= 3; ++t) {
@@ -445,12 +416,9 @@ TEST(Optimizer, L2EntersTheMomentsOfAdam) {
 }
 
 TEST(Optimizer, ASkippedStepChangesNoBitWhateverTheGradients) {
-  for (const char* name : {"sgd", "normalized_sgd", "adam", "adamw"}) {
-    OptimizerConfig config;
-    config.name = name;
-    config.momentum = 0.9;
-    config.weight_decay = config.name == "adam" ? 0.0 : 0.1;
-    config.l2 = 0.1;
+  for (const std::string name : {"sgd", "normalized_sgd", "adam", "adamw"}) {
+    const OptimizerConfig config{
+        .name = name, .momentum = 0.9, .weight_decay = name == "adam" ? 0.0 : 0.1, .l2 = 0.1};
     const auto run = [&](const at::Tensor& skip) {
       const at::Tensor w = randn({4, 5}, 1).requires_grad_();
       Optimizer optimizer({{"w", w}}, config);

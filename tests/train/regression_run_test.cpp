@@ -80,10 +80,8 @@ TEST(RegressionRun, AuxiliaryLossesAreNotZero) {
   trainer(folder / "run", {"model.noise=1", "phases.fit.steps=20",
                            "phases.fit.aux_losses={\"importance\": 0.01, \"load\": 0.01}"})
       .run();
-  std::istringstream lines(read_text(folder / "run/metrics.jsonl"));
   int found = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const auto line = nlohmann::json::parse(text);
+  for (const Json& line : metric_lines(folder / "run")) {
     if (!line.contains("importance")) continue;
     ++found;
     EXPECT_GT(line["importance"].get<double>(), 0.0);
@@ -130,10 +128,7 @@ TEST(RegressionRun, NothingIsCountedByClassesThatThereAreNot) {
   EXPECT_TRUE(layer.contains("load"));
   EXPECT_FALSE(layer.contains("dispatch_entropy"));
   EXPECT_FALSE(layer.contains("dispatch"));
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
-  options.open = DatasetOpener(open_waves);
-  EXPECT_THAT(to_text(evaluate_checkpoint(options)),
+  EXPECT_THAT(to_text(evaluate_checkpoint({.checkpoint = folder / "run", .open = open_waves})),
               AllOf(HasSubstr("mse  "), HasSubstr(" rows per token; "), Not(HasSubstr("entropy"))));
 }
 

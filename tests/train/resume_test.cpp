@@ -13,33 +13,30 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using Resume = test::InFolder;
 
 /// A finished run that all tests compare with.
 const fs::path& reference() {
   static const TempDir folder;
-  static const bool trained = [] {
+  static const fs::path run = [] {
     train(folder / "run");
-    return true;
+    return folder / "run";
   }();
-  static const fs::path run = folder / "run";
-  EXPECT_TRUE(trained);
   return run;
 }
 
-TEST(Resume, ASecondRunRepeatsEveryBit) {
-  TempDir folder;
+TEST_F(Resume, ASecondRunRepeatsEveryBit) {
   train(folder / "run");
   expect_equal_bits(reference(), folder / "run");
 }
 
-TEST(Resume, AnotherSeedDoesNot) {
-  TempDir folder;
+TEST_F(Resume, AnotherSeedDoesNot) {
   train(folder / "run", {"seed=6"});
   EXPECT_NE(bits(reference()).at("best/model.safetensors"),
             bits(folder / "run").at("best/model.safetensors"));
 }
 
-TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
+TEST_F(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   for (const char* threads : {"1", "2", "4"}) {
     TempDir folder;
     train(folder / "run", {std::string("num_loader_threads=") + threads});
@@ -47,7 +44,7 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   }
 }
 
-TEST(Resume, OnOtherArithmeticIsSaid) {
+TEST_F(Resume, OnOtherArithmeticIsSaid) {
   const auto said_by = [](const std::string& computed_with) {
     TempDir folder;
     copy_killed_after(reference(), 8, folder / "run");
@@ -55,18 +52,16 @@ TEST(Resume, OnOtherArithmeticIsSaid) {
     Checkpoint checkpoint = load_checkpoint(step);
     if (!computed_with.empty()) checkpoint.state["computed_with"] = computed_with;
     save_checkpoint(step, checkpoint);
-    ::testing::internal::CaptureStderr();
-    train(folder / "run", {}, true);
+    const std::string said = test::said_by([&] { train(folder / "run", {}, true); });
     expect_equal_bits(reference(), folder / "run");  // Later checkpoints have what is true now.
-    return ::testing::internal::GetCapturedStderr();
+    return said;
   };
   EXPECT_THAT(said_by(""), Not(HasSubstr("computed with")));
   EXPECT_THAT(said_by("99 threads, none"),
               HasSubstr("step_8: computed with 99 threads, none, resumed with "));
 }
 
-TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
-  TempDir folder;
+TEST_F(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
   const fs::path run = folder / "run";
   copy_killed_after(reference(), 3, run);
   const fs::path step = run / "checkpoints/step_3";
@@ -88,7 +83,7 @@ TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
   }
 }
 
-TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
+TEST_F(Resume, RunningStatisticsGoOnWithTheSameBits) {
   const RunConfig config = config_of(R"({
     "name": "norms", "seed": 5, "checkpoint_every": 1, "num_checkpoints": 100,
     "model": {"name": "image-moe", "expert": "mobilenetv2", "image_size": 4, "channels": 1,
@@ -97,18 +92,14 @@ TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
                 "optimizer": {"name": "sgd", "lr": 0.1, "l2": 0.01},
                 "optimizers": [{"parameters": ["^moe.experts"],
                                 "optimizer": {"name": "normalized_sgd", "lr": 0.1}}]}]})");
-  TempDir folder;
   const fs::path whole = folder / "whole", resumed = folder / "resumed";
   Trainer(config, options_for(whole)).run();
   copy_killed_after(whole, 3, resumed);
   Trainer(config, options_for(resumed, true)).run();
-  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
-    const fs::path last = fs::path("checkpoints/step_5") / file;
-    EXPECT_TRUE(read_text(whole / last) == read_text(resumed / last)) << file;
-  }
+  expect_same_step(whole, resumed, 5);
 }
 
-TEST(Resume, AtEveryStepGivesTheSameBits) {
+TEST_F(Resume, AtEveryStepGivesTheSameBits) {
   for (int64_t step = 0; step <= 12; ++step) {
     SCOPED_TRACE(step);
     TempDir folder;
@@ -123,23 +114,19 @@ TEST(Resume, AtEveryStepGivesTheSameBits) {
   }
 }
 
-TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
-  TempDir folder;
+TEST_F(Resume, OtherCheckpointsOnTheWayChangeNothing) {
   train(folder / "run", {"checkpoint_every=5", "num_checkpoints=1"});
-  const auto first = bits(reference()), second = bits(folder / "run");
-  EXPECT_EQ(first, second);
+  EXPECT_EQ(bits(reference()), bits(folder / "run"));
 }
 
-TEST(Resume, FallsBackToTheLastCompleteCheckpoint) {
-  TempDir folder;
+TEST_F(Resume, FallsBackToTheLastCompleteCheckpoint) {
   copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   train(folder / "run", {"num_checkpoints=1"}, true);
   EXPECT_EQ(bits(reference()), bits(folder / "run"));
 }
 
-TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
-  TempDir folder;
+TEST_F(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
   copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
   StopSignal stop;
@@ -167,7 +154,7 @@ std::map<std::string, std::string> files_of(const fs::path& folder) {
   return files;
 }
 
-TEST(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
+TEST_F(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
   using Change = std::function<void(const fs::path& step)>;
   const auto manifest = [](const fs::path& step, const auto& change) {
     auto json = nlohmann::ordered_json::parse(read_text(step / "MANIFEST.json"));
@@ -205,57 +192,30 @@ TEST(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
   }
 }
 
-TEST(Resume, AStateThatAwaitsAnEvaluationOfNoSplitEndsIt) {
-  TempDir folder;
+TEST_F(Resume, AStateThatAwaitsAnEvaluationOfNoSplitEndsIt) {
   copy_killed_after(reference(), 8, folder / "run");
   const fs::path step = folder / "run/checkpoints/step_8";
-  const auto edit = [](const fs::path& file, const auto& change) {
-    auto json = nlohmann::ordered_json::parse(read_text(file));
-    change(json);
-    write_atomic(file, json.dump());
-  };
-  edit(step / "state.json", [](auto& json) { json["evaluations_due"] = {"noon"}; });
-  const std::string state = read_text(step / "state.json");
-  edit(step / "MANIFEST.json", [&](auto& json) {
-    json["files"]["state.json"] = {{"size", state.size()},
-                                   {"sha256", sha256_hex(std::as_bytes(std::span(state)))}};
-  });
+  Checkpoint checkpoint = load_checkpoint(step);
+  checkpoint.state["evaluations_due"] = {"noon"};
+  save_checkpoint(step, checkpoint);
   EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
               AllOf(HasSubstr("failure: "), HasSubstr("state.json: evaluations_due: '"),
                     HasSubstr("has no split 'noon'; it has ")));
 }
 
-TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
-  TempDir folder;
+TEST_F(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
   copy_killed_after(reference(), 4, folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {"phases.0.optimizer.lr=1"}, true); }),
               HasSubstr("'phases.0.optimizer.lr' was 0.01 and is 1.0 now"));
   EXPECT_THAT(error_of([&] { train(folder / "run", {"model.encoder.mlp_dim=16"}, true); }),
               HasSubstr("'model.encoder.mlp_dim'"));
   train(folder / "run", {"num_loader_threads=2", "checkpoint_every=3", "num_checkpoints=3"}, true);
-  const auto first = bits(reference()), second = bits(folder / "run");
-  EXPECT_EQ(first, second);
+  EXPECT_EQ(bits(reference()), bits(folder / "run"));
 }
 
-TEST(Resume, AnEmptyFolderBeginsTheRun) {
-  TempDir folder;
+TEST_F(Resume, AnEmptyFolderBeginsTheRun) {
   EXPECT_EQ(train(folder / "run", {}, true).steps, 12);
   expect_equal_bits(reference(), folder / "run");
-}
-
-/// Runs until it is complete or `image` images of `split` were read, when `signal` comes.
-TrainResult train_until(const fs::path& run, bool resume, const std::string& split, int image,
-                        int signal) {
-  int images = 0;
-  const StopSignal stop;
-  TrainerOptions options = options_for(run, resume);
-  options.stop = &stop;
-  options.open = [&](std::string_view name, std::string_view opened) {
-    return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
-      if (counts && images++ == image) std::raise(signal);
-    });
-  };
-  return Trainer(config_of(four_phases()), options).run();
 }
 
 void expect_saved(const TrainResult& result) {
@@ -263,11 +223,12 @@ void expect_saved(const TrainResult& result) {
   load_checkpoint(result.checkpoint);
 }
 
-TEST(Resume, AfterASignalInTheMidstOfAStep) {
+TEST_F(Resume, AfterASignalInTheMidstOfAStep) {
   for (const int image : {0, 3, 4, 15, 23, 24, 35, 36, 53}) {
     SCOPED_TRACE(image);
     TempDir folder;
-    const TrainResult stopped = train_until(folder / "run", false, "train", image, SIGINT);
+    const TrainResult stopped =
+        train_until(config_of(four_phases()), options_for(folder / "run"), "train", image, SIGINT);
     EXPECT_EQ(stopped.signal, SIGINT);
     EXPECT_EQ(stopped.steps, image < 36 ? image / 4 + 1 : 9 + (image - 36) / 6 + 1);
     expect_saved(stopped);
@@ -276,12 +237,13 @@ TEST(Resume, AfterASignalInTheMidstOfAStep) {
   }
 }
 
-TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
+TEST_F(Resume, AfterASignalInTheMidstOfAnEvaluation) {
   const std::vector<int64_t> steps = {4, 6, 9, 9, 12};  // when the five evaluations happen
   for (int image = 0; image < 45; image += 4) {
     SCOPED_TRACE(image);
     TempDir folder;
-    const TrainResult stopped = train_until(folder / "run", false, "test", image, SIGTERM);
+    const TrainResult stopped =
+        train_until(config_of(four_phases()), options_for(folder / "run"), "test", image);
     EXPECT_EQ(stopped.signal, SIGTERM);
     EXPECT_EQ(stopped.steps, steps.at(static_cast<size_t>(image) / 9));
     expect_saved(stopped);
@@ -290,10 +252,11 @@ TEST(Resume, AfterASignalInTheMidstOfAnEvaluation) {
   }
 }
 
-TEST(Resume, AfterASignalInEverySingleStep) {
-  TempDir folder;
+TEST_F(Resume, AfterASignalInEverySingleStep) {
+  const RunConfig config = config_of(four_phases());
   int stops = 0;
-  while (train_until(folder / "run", stops > 0, "train", 1, SIGTERM).signal == SIGTERM) {
+  while (train_until(config, options_for(folder / "run", stops > 0), "train", 1).signal ==
+         SIGTERM) {
     ASSERT_LE(++stops, 12);
   }
   EXPECT_EQ(stops, 12);
@@ -301,8 +264,7 @@ TEST(Resume, AfterASignalInEverySingleStep) {
 }
 
 // The checkpoint itself is small, so that nothing else would stop it.
-TEST(Resume, ChecksTheMemoryAgain) {
-  TempDir folder;
+TEST_F(Resume, ChecksTheMemoryAgain) {
   train(folder / "run");
   const std::vector<std::string> huge = {"model.encoder.mlp_dim=1048576",
                                          "model.encoder.moe.num_experts=65536"};
@@ -310,8 +272,7 @@ TEST(Resume, ChecksTheMemoryAgain) {
   config.model = Value::from_json(build_initial_meta_model(config)->config(), "model");
   write_atomic(folder / "run/config.json", to_json(config).dump());
   EXPECT_THAT(error_of([&] { train(folder / "run", huge, true); }),
-              ::testing::AllOf(::testing::HasSubstr("training a model of"),
-                               ::testing::HasSubstr("of memory")));
+              AllOf(HasSubstr("training a model of"), HasSubstr("of memory")));
 }
 
 }  // namespace

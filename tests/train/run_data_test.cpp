@@ -132,6 +132,19 @@ class ChangedData : public ::testing::Test {
   std::string resume(const std::vector<std::string>& changes = {}) const {
     return error_of([&] { run(true, changes); });
   }
+  /// Returns what resuming says, which goes on.
+  std::string said_by_resuming(const std::vector<std::string>& changes = {}) const {
+    return test::said_by([&] { EXPECT_EQ(resume(changes), "no error"); });
+  }
+  /// Returns what recording the data says.
+  std::string said_by_recording(bool warns = true) const {
+    RunConfig config;
+    config.phases.resize(1);
+    config.phases[0].data = data().string();
+    DatasetCache datasets;
+    return test::said_by(
+        [&] { EXPECT_EQ(record_data(config, datasets, warns).splits.size(), 2U); });
+  }
 
   TempDir folder_;
 };
@@ -218,13 +231,9 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
     return pretrained.get<std::string>();
   };
   const std::string old = (folder / "old").string(), there = (folder / "new").string();
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(after(old, there), there);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { EXPECT_EQ(after(old, there), there); }),
               HasSubstr(" was " + old + ", which no longer exists; " + there + " is assumed"));
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(after(there, there), there);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(test::said_by([&] { EXPECT_EQ(after(there, there), there); }), "");
   EXPECT_EQ(after("pretrain", there), "pretrain");  // It was a phase, not a path.
   EXPECT_EQ(after(old, "pretrain"), old);
   fs::create_directory(folder / "old");  // It is another one.
@@ -234,9 +243,7 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
 TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
   const auto said = [&] {
     fs::remove_all(folder_ / "run");
-    ::testing::internal::CaptureStderr();
-    run(false);
-    const std::string text = ::testing::internal::GetCapturedStderr();
+    const std::string text = test::said_by([&] { run(false); });
     const size_t at = text.find("warning: ");
     return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
   };
@@ -259,36 +266,19 @@ TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
 TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
   fs::remove(data() / "val/1/4.png");
   fs::create_hard_link(data() / "train/1/4.png", data() / "val/1/4.png");
-  RunConfig config;
-  config.phases.resize(1);
-  config.phases[0].data = data().string();
-  for (const bool asked : {true, false}) {
-    DatasetCache datasets;
-    ::testing::internal::CaptureStderr();
-    EXPECT_EQ(record_data(config, datasets, asked).splits.size(), 2U);
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_EQ(said.find("read under two names") != std::string::npos, asked) << said;
-  }
+  EXPECT_THAT(said_by_recording(), HasSubstr("read under two names"));
+  EXPECT_THAT(said_by_recording(/*warns=*/false), Not(HasSubstr("read under two names")));
 }
 
 TEST_F(ChangedData, OneClassAloneIsWarnedOfWhereItIsTrainedOn) {
-  const auto said = [&](bool warns = true) {
-    RunConfig config;
-    config.phases.resize(1);
-    config.phases[0].data = data().string();
-    DatasetCache datasets;
-    ::testing::internal::CaptureStderr();
-    record_data(config, datasets, warns);
-    return ::testing::internal::GetCapturedStderr();
-  };
   for (const char* split : {"val", "train"}) {
-    EXPECT_THAT(said(), Not(HasSubstr("one class"))) << "with all classes in train";
+    EXPECT_THAT(said_by_recording(), Not(HasSubstr("one class"))) << "with all classes in train";
     for (const char* name : {"0", "2"}) {
       for (const auto& file : fs::directory_iterator(data() / split / name)) fs::remove(file);
     }
   }
-  EXPECT_THAT(said(), HasSubstr("all 4 training examples are of one class, '1'"));
-  EXPECT_THAT(said(/*warns=*/false), Not(HasSubstr("one class")));
+  EXPECT_THAT(said_by_recording(), HasSubstr("all 4 training examples are of one class, '1'"));
+  EXPECT_THAT(said_by_recording(/*warns=*/false), Not(HasSubstr("one class")));
 }
 
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
@@ -299,9 +289,7 @@ TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
                     HasSubstr("has changed: it had 12 examples and has 13 now; put the "
                               "data back, give another --out, or resume with "
                               "data_changed=accept")));
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(resume({"data_changed=accept"}), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(said_by_resuming({"data_changed=accept"}),
               HasSubstr("it had 12 examples and has 13 now; accepted"));
   EXPECT_EQ(resume(), "no error");  // They are the run's now.
 }
@@ -312,12 +300,11 @@ TEST_F(ChangedData, WhichImagesWereDamagedIsForgotten) {
     return nlohmann::json::parse(read_text(state)).at("phase_state").at("replaced").size();
   };
   write_atomic(data() / "train/0/3.png", "no image");
-  ::testing::internal::CaptureStderr();
-  run(false, {"phases.train.batch_size=12"});  // All images.
+  const std::string all = "phases.train.batch_size=12";
+  test::said_by([&] { run(false, {all}); });
   EXPECT_EQ(replaced_at(2), 1U);
   put("train/0/3.png", 3);
-  EXPECT_EQ(resume({"data_changed=accept", "phases.train.batch_size=12"}), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(said_by_resuming({"data_changed=accept", all}),
               HasSubstr("accepted, and no image counts as corrupt before it is read"));
   EXPECT_EQ(replaced_at(4), 0U);
 }
@@ -375,9 +362,7 @@ TEST_F(ChangedData, ASplitThatCameOrWentIsNoticed) {
   copy("valid");
   EXPECT_THAT(resume(), HasSubstr("the validation split of '" + data().string() +
                                   "' has changed: it was not there; put the data back"));
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(resume({"data_changed=accept"}), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("it was not there; accepted"));
+  EXPECT_THAT(said_by_resuming({"data_changed=accept"}), HasSubstr("it was not there; accepted"));
   EXPECT_EQ(resume(), "no error");
   fs::remove_all(data() / "valid");
   EXPECT_THAT(resume(), HasSubstr("the validation split of '" + data().string() +
@@ -410,20 +395,15 @@ TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
                               HasSubstr("give another --out, or begin another run with init=" +
                                         (folder_ / "run").string() + " and on_entry.new_head"),
                               ::testing::Not(HasSubstr("data_changed"))));
-  ::testing::internal::CaptureStderr();
-  const std::string error = resume({"data_changed=accept"});
-  ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(error, HasSubstr("the class 'x' is not a class of the network"));
+  EXPECT_THAT(resume({"data_changed=accept"}),
+              HasSubstr("the class 'x' is not a class of the network"));
 }
 
 TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
   run(false);
   fs::remove(folder_ / "run/data.json");
   put("train/0/more.png", 5);
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(resume(), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("data.json is missing, so changes"));
+  EXPECT_THAT(said_by_resuming(), HasSubstr("data.json is missing, so changes"));
   EXPECT_TRUE(fs::exists(folder_ / "run/data.json"));
 }
 

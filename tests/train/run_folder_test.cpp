@@ -22,9 +22,7 @@ void leave_a_start(const fs::path& run) {
 TEST(RunFolder, AFailedStartDoesNotBlockItsFolder) {
   TempDir folder;
   leave_a_start(folder / "run");
-  ::testing::internal::CaptureStderr();
-  train(folder / "run");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { train(folder / "run"); }),
               HasSubstr("run: removed 1 event file of TensorBoard, of a start that left no "
                         "checkpoint\n"));
   EXPECT_FALSE(fs::exists(folder / "run/events.out.tfevents.1.host"));

@@ -29,6 +29,16 @@ std::string plan_refusal(const std::vector<std::string>& changes) {
   return error_of([&] { plan_tiny(changes); });
 }
 
+std::string said_of(const std::vector<std::string>& changes) {
+  return test::said_by([&] { plan_tiny(changes); });
+}
+
+std::string router_by_experts(int64_t tokens) {
+  return R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
+                                      "num_selected_tokens": )" +
+         std::to_string(tokens) + "}";
+}
+
 TEST(RunPlan, CountsWhatEachPhaseReallyTrains) {
   const std::vector<PhasePlan> phases = plan_tiny();
   EXPECT_EQ(phases[1].num_trained_parameters,
@@ -63,17 +73,12 @@ TEST(RunPlan, ANetworkThatReroutesTakesNoOtherReplacement) {
 }
 
 TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
-  ::testing::internal::CaptureStderr();
-  const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].num_images;
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("batch_size")));
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(plan_tiny({"phases.0.batch_size=4000", "phases.0.aux_losses={}"})[0].batch_size,
-            images);
-  EXPECT_THAT(
-      ::testing::internal::GetCapturedStderr(),
-      HasSubstr(fmt::format("argument 'phases.0.batch_size=4000': phase 'pretrain': "
-                            "batch_size 4000 is more than 'three' has, a batch is all {} examples",
-                            images)));
+  EXPECT_THAT(said_of({"phases.0.batch_size=4"}), Not(HasSubstr("batch_size")));
+  const std::vector<std::string> large = {"phases.0.batch_size=4000", "phases.0.aux_losses={}"};
+  EXPECT_THAT(said_of(large),
+              HasSubstr("argument 'phases.0.batch_size=4000': phase 'pretrain': batch_size 4000 is "
+                        "more than 'three' has, a batch is all 18 examples"));
+  EXPECT_EQ(plan_tiny(large)[0].batch_size, 18);
 }
 
 TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
@@ -114,23 +119,16 @@ TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
 }
 
 TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
-  const std::string router = "model.encoder.moe.router=";
-  const auto choosing = [&](int64_t tokens) {
-    return router + R"({"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": )" +
-           std::to_string(tokens) + "}";
-  };
-  const std::string plain = "phases.0.aux_losses={}";
-  EXPECT_EQ(plan_refusal({choosing(5), "model.encoder.moe.group_size=5", plain}), "no error");
-  EXPECT_THAT(plan_refusal({choosing(10), "model.encoder.moe.group_size=5", plain}),
+  const std::string plain = "phases.0.aux_losses={}", groups = "model.encoder.moe.group_size=5";
+  EXPECT_EQ(plan_refusal({router_by_experts(5), groups, plain}), "no error");
+  EXPECT_THAT(plan_refusal({router_by_experts(10), groups, plain}),
               AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=5': "),
                     HasSubstr("cannot select 10 of the 5 tokens of a group")));
 }
 
 TEST(RunPlan, EvaluationsLastBatchMustSufficeToo) {
-  const std::string router = R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter",
-                                 "num_selected_tokens": 8})";
   // Two of the 9 images of 5 tokens make a group; the last one is left over.
-  std::vector<std::string> changes = {router, "model.encoder.moe.group_size=10",
+  std::vector<std::string> changes = {router_by_experts(8), "model.encoder.moe.group_size=10",
                                       "phases.0.aux_losses={}", "evaluate_batch_size=2"};
   EXPECT_THAT(plan_refusal(changes), HasSubstr("cannot select 8 of the 5 tokens of a group"));
   for (const char* phase : {"0", "1", "2", "3"}) {
@@ -146,8 +144,7 @@ TEST(RunPlan, RefusesLossesThatWouldBeZero) {
   EXPECT_THAT(plan_refusal({"phases.finetune.aux_losses={\"load\": 1}",
                             "model.encoder.moe.router.noise_std=0", "phases.0.aux_losses={}"}),
               HasSubstr("phase 'finetune': aux_losses.load needs noise"));
-  const std::string chosen =
-      R"(model.encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter", "num_selected_tokens": 5})";
+  const std::string chosen = router_by_experts(5);
   for (const std::string name : {"gshard", "importance", "load", "switch_balance"}) {
     const std::string change = "phases.0.aux_losses={\"" + name + "\": 1}";
     EXPECT_THAT(plan_refusal({chosen, "model.encoder.moe.group_size=5", change}),
@@ -179,12 +176,6 @@ TEST(RunPlan, LossesMustBeThoseOfAnEnsembleWhereThereIsOne) {
     changes.push_back(fmt::format("phases.{}.loss=ensemble_sigmoid", phase));
   }
   EXPECT_EQ(plan_refusal(changes), "no error");
-}
-
-std::string said_of(const std::vector<std::string>& changes) {
-  ::testing::internal::CaptureStderr();
-  plan_tiny(changes);
-  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(RunPlan, WarnsOfAWarmUpThatOutlastsThePhase) {
@@ -321,15 +312,11 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   }
   // Nothing says what the outputs of the checkpoint are called.
   DatasetCache datasets(train_test::open_tiny);
-  ::testing::internal::CaptureStderr();
-  plan_phases(config, *model, datasets);
   EXPECT_THAT(
-      ::testing::internal::GetCapturedStderr(),
+      test::said_by([&] { plan_phases(config, *model, datasets); }),
       HasSubstr("phase 'pretrain': the network has no class names: its outputs are assumed to "
                 "be the classes of 'three', in their order"));
-  ::testing::internal::CaptureStderr();
-  plan_tiny();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("has no class names")));
+  EXPECT_THAT(said_of({}), Not(HasSubstr("has no class names")));
   config =
       config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
   EXPECT_THAT(error_of([&] { RunStart(config).model(); }), HasSubstr("the shapes differ"));

@@ -7,6 +7,7 @@
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_plan.h"
 #include "support/matchers.h"
+#include "support/tensors.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -35,16 +36,12 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(inspect(folder / "run")["state"]["step"], 12);
   EXPECT_TRUE(inspect_difference(folder / "run", folder / "run")["changed"].empty());
-  EvaluateCheckpointOptions evaluation;
-  evaluation.checkpoint = folder / "run";
-  evaluation.open = train_test::open_tiny;
-  EXPECT_NO_THROW(evaluate_checkpoint(evaluation));
-  PruneCheckpointOptions pruning;
-  pruning.pretrained = from;
-  pruning.finetuned = folder / "run/checkpoints/finetune";
-  pruning.out = folder / "pruned";
-  pruning.prune.keep = KeepSpec::from_value(Value::from_json(0.5, "keep"));
-  EXPECT_NO_THROW(prune_checkpoint(pruning));
+  EXPECT_NO_THROW(
+      evaluate_checkpoint({.checkpoint = folder / "run", .open = train_test::open_tiny}));
+  EXPECT_NO_THROW(prune_checkpoint({.finetuned = folder / "run/checkpoints/finetune",
+                                    .pretrained = from,
+                                    .out = folder / "pruned",
+                                    .prune = {.keep = KeepSpec::fraction(0.5)}}));
 
   const std::string run = (folder / "run").string();
   const RunConfig config = config_of(
@@ -54,12 +51,8 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
   const RunStart start(config);
   DatasetCache datasets(train_test::open_tiny);
   EXPECT_EQ(plan_phases(config, *start.shape(), datasets).size(), 4U);
-  const TensorMap wanted = load_checkpoint(from, {.load_optimizer = false}).model;
-  const TensorMap found = state_of(*start.model());
-  ASSERT_EQ(found.size(), wanted.size());
-  for (const auto& [name, tensor] : wanted) {
-    EXPECT_TRUE(torch::equal(found.at(name), tensor)) << name;
-  }
+  expect_equal_tensors(state_of(*start.model()),
+                       load_checkpoint(from, {.load_optimizer = false}).model);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("is skipped")));
 }
 
@@ -80,12 +73,10 @@ TEST(RunStart, APlanNeedsNoWeightsOfAPretrainedNetwork) {
 TEST(RunStart, PlansThePrunedNetworkOfInit) {
   const test::TempDir folder;
   train_test::train(folder / "run", {"phases.finetune.loss=sigmoid"});
-  PruneCheckpointOptions pruning;
-  pruning.prune.criterion = "magnitude";
-  pruning.finetuned = folder / "run/checkpoints/finetune";
-  pruning.out = folder / "pruned";
-  pruning.prune.keep = KeepSpec::count(2);
-  const PruneCheckpointResult pruned = prune_checkpoint(pruning);
+  const PruneCheckpointResult pruned =
+      prune_checkpoint({.finetuned = folder / "run/checkpoints/finetune",
+                        .out = folder / "pruned",
+                        .prune = {.criterion = "magnitude", .keep = KeepSpec::count(2)}});
   EXPECT_EQ(trained_loss(load_checkpoint(folder / "pruned")), "sigmoid");
   const RunConfig config =
       config_of(four_phases(), {"model=null", "init=" + (folder / "pruned").string()});

@@ -11,30 +11,20 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-
-std::vector<std::string> entries_of(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
-  return names;
-}
+using SaveRun = test::InFolder;
 
 /// Returns all that a run told TensorBoard, in its form.
 std::string events_of(const fs::path& run) {
   std::string events;
-  for (const std::string& name : entries_of(run)) {
+  for (const std::string& name : test::names_in(run)) {
     if (name.starts_with("events.out")) events += read_text(run / name);
   }
   return events;
 }
 
-TEST(SaveRun, GivesPhasesAndSplitsCurvesOfTheirOwnInTensorBoard) {
-  const TempDir folder;
+TEST_F(SaveRun, GivesPhasesAndSplitsCurvesOfTheirOwnInTensorBoard) {
   TrainerOptions options = options_for(folder / "run");
-  options.open = DatasetOpener(open_tiny, [](std::string_view) {
-    return std::vector<std::string>{"train", "validation", "test"};
-  });
+  options.open = open_with_splits({"train", "validation", "test"});
   Trainer(config_of(four_phases(), {"log_every=1"}), options).run();
   const std::string events = events_of(folder / "run");
   for (const char* tag :
@@ -46,8 +36,7 @@ TEST(SaveRun, GivesPhasesAndSplitsCurvesOfTheirOwnInTensorBoard) {
   for (const char* tag : {"eval/", "\ntrain/loss"}) EXPECT_THAT(events, Not(HasSubstr(tag)));
 }
 
-TEST(SaveRun, TellsItsTimesToTensorBoardAndNotToMetricsThatRepeat) {
-  const TempDir folder;
+TEST_F(SaveRun, TellsItsTimesToTensorBoardAndNotToMetricsThatRepeat) {
   train(folder / "run");
   const std::string events = events_of(folder / "run");
   for (const char* time : {"pause", "copy", "write"}) {
@@ -56,8 +45,7 @@ TEST(SaveRun, TellsItsTimesToTensorBoardAndNotToMetricsThatRepeat) {
   EXPECT_THAT(read_text(folder / "run/metrics.jsonl"), Not(HasSubstr("seconds")));
 }
 
-TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointComplete) {
-  const TempDir folder;
+TEST_F(SaveRun, AFullDiskEndsItWithTheLastCheckpointComplete) {
   train(folder / "whole");
   std::optional<test::FileSizeLimit> full;
   TrainerOptions options = options_for(folder / "run");
@@ -73,13 +61,12 @@ TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointComplete) {
   EXPECT_THAT(error, HasSubstr("cannot write"));
   EXPECT_GE(load_newest_checkpoint(folder / "run").state["step"], 2);
   EXPECT_LE(load_newest_checkpoint(folder / "run").state["step"], 4);
-  EXPECT_THAT(entries_of(folder / "run/checkpoints"), ::testing::Each(Not(HasSubstr(".part"))));
+  EXPECT_THAT(test::names_in(folder / "run/checkpoints"), ::testing::Each(Not(HasSubstr(".part"))));
   train(folder / "run", {}, true);
   expect_equal_bits(folder / "whole", folder / "run");
 }
 
-TEST(SaveRun, AnErrorElsewhereLetsASaveFinish) {
-  const TempDir folder;
+TEST_F(SaveRun, AnErrorElsewhereLetsASaveFinish) {
   TrainerOptions options = options_for(folder / "run");
   options.on_step = [](Model&, int64_t step) {
     if (step == 3) fail("the watcher failed");

@@ -46,17 +46,18 @@ struct PaperRun {
   std::vector<Collective> collectives(const PaperMesh& mesh) const {
     return plan(mesh).collectives;
   }
-  double sent(const std::string& name, const PaperMesh& mesh) const {
-    for (const Collective& collective : collectives(mesh)) {
-      if (collective.name == name) return collective.bytes;
+  /// Returns that of a name, or one of no bytes.
+  Collective collective(const std::string& name, const PaperMesh& mesh) const {
+    for (const Collective& found : collectives(mesh)) {
+      if (found.name == name) return found;
     }
-    return 0.0;
+    return {};
+  }
+  double sent(const std::string& name, const PaperMesh& mesh) const {
+    return collective(name, mesh).bytes;
   }
   double calls(const std::string& name, const PaperMesh& mesh) const {
-    for (const Collective& collective : collectives(mesh)) {
-      if (collective.name == name) return collective.calls;
-    }
-    return 0.0;
+    return collective(name, mesh).calls;
   }
   ScalingPlan plan(const PaperMesh& mesh, const ClusterModel& cluster = {}) const {
     return plan_scaling(*model, phases[0], mesh.processes, mesh.parallel(), cluster);
@@ -106,11 +107,7 @@ TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
             run.collectives({.processes = 4}).size() - 2);
   EXPECT_EQ(larger.sent("logits", mesh), run.sent("logits", mesh)) << "half a group in each";
   EXPECT_EQ(larger.sent("logits", {.processes = 2}), 0.0);
-  for (const Collective& collective : alone.collectives(mesh)) {
-    if (collective.name == "row_counts") {
-      EXPECT_EQ(collective.group, 2);
-    }
-  }
+  EXPECT_EQ(alone.collective("row_counts", mesh).group, 2);
 }
 
 TEST(ScalingPlan, ProcessesRouteTheirOwnGroups) {

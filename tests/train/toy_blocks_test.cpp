@@ -2,9 +2,6 @@
 // A phase whose steps come in blocks: whatever is done at intervals is also done where a block
 // jumps over a multiple.
 
-#include <set>
-#include <sstream>
-
 #include "report/experiment_run.h"
 #include "support/matchers.h"
 #include "support/toy_family.h"
@@ -36,20 +33,8 @@ void train_blocks(const fs::path& out, const std::vector<std::string>& changes =
 
 std::vector<int64_t> steps_of_lines(const fs::path& run, const std::string& kind) {
   std::vector<int64_t> steps;
-  std::istringstream text(read_text(run / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json["kind"] == kind) steps.push_back(json["step"]);
-  }
+  for (const Json& line : metric_lines(run, kind)) steps.push_back(line["step"]);
   return steps;
-}
-
-std::set<std::string> checkpoints_of(const fs::path& run) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
-    names.insert(entry.path().filename().string());
-  }
-  return names;
 }
 
 TEST(ToyBlocks, SingleStepsPassAMultipleWhereTheyReachIt) {
@@ -67,7 +52,7 @@ TEST(ToyBlocks, KeepTheIntervals) {
   train_blocks(folder / "run");
   EXPECT_THAT(steps_of_lines(folder / "run", "train"), ElementsAre(8, 12, 16, 20));
   EXPECT_THAT(steps_of_lines(folder / "run", "eval"), ElementsAre(8, 12, 20));
-  EXPECT_THAT(checkpoints_of(folder / "run"),
+  EXPECT_THAT(test::names_in(folder / "run/checkpoints"),
               ElementsAre("small", "step_12", "step_16", "step_20", "step_4", "step_8"));
 }
 
@@ -84,7 +69,8 @@ TEST(ToyBlocks, MeansOfALineArePerStep) {
 TEST(ToyBlocks, KeepTheLastCheckpoints) {
   const TempDir folder;
   train_blocks(folder / "run", {"num_checkpoints=2"});
-  EXPECT_THAT(checkpoints_of(folder / "run"), ElementsAre("small", "step_16", "step_20"));
+  EXPECT_THAT(test::names_in(folder / "run/checkpoints"),
+              ElementsAre("small", "step_16", "step_20"));
 }
 
 TEST(ToyBlocks, GoOnWithTheSameBits) {
@@ -96,10 +82,7 @@ TEST(ToyBlocks, GoOnWithTheSameBits) {
     const fs::path run = folder / ("from" + std::to_string(step));
     copy_killed_after(whole, step, run);
     train_blocks(run, {}, true);
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
-      const fs::path last = fs::path("checkpoints/step_20") / file;
-      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
-    }
+    expect_same_step(whole, run, 20);
     EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
   }
 }

@@ -3,8 +3,6 @@
 // does a kind of phase that has an objective of its own.
 #include <torch/torch.h>
 
-#include <sstream>
-
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/objective.h"
 #include "support/matchers.h"
@@ -85,20 +83,13 @@ RunConfig hinge_run(const std::vector<std::string>& changes = {}) {
 TEST(ToyObjective, TrainsAndIsEvaluated) {
   const TempDir folder;
   const TrainResult result = Trainer(hinge_run(), options_for(folder / "run")).run();
-  std::vector<nlohmann::json> trained;
-  std::istringstream text(read_text(folder / "run/metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json["kind"] == "train") trained.push_back(json);
-  }
+  const std::vector<Json> trained = metric_lines(folder / "run", "train");
   ASSERT_EQ(trained.size(), 6U);
   EXPECT_LT(trained.back()["loss"], trained.front()["loss"]);
   EXPECT_NEAR(trained.back()["loss"], 2.0 * trained.back()["hinge_in_margins"].get<double>(), 1e-5);
   ASSERT_TRUE(result.evaluation);
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
-  options.open = open_tiny;
-  const Evaluation again = evaluate_checkpoint(options).evaluation;
+  const Evaluation again =
+      evaluate_checkpoint({.checkpoint = folder / "run", .open = open_tiny}).evaluation;
   EXPECT_EQ(again.metric("accuracy"), result.evaluation->metric("accuracy"));
   EXPECT_NEAR(again.metric("loss"), result.evaluation->metric("loss"), 1e-6);
 }
@@ -121,10 +112,8 @@ TEST(ToyObjective, AKindOfPhaseIsEvaluatedByItsOwn) {
   const TrainResult result = trainer.run();
   ASSERT_TRUE(result.evaluation);
   const auto loss_by = [&](const std::string& loss) {
-    EvaluateOptions options;
-    options.batch_size = 4;
-    options.loss = loss;
-    return evaluate(*trainer.model(), open_tiny("three", "test"), options).metric("loss");
+    return evaluate(*trainer.model(), open_tiny("three", "test"), {.batch_size = 4, .loss = loss})
+        .metric("loss");
   };
   EXPECT_NEAR(result.evaluation->metric("loss"), loss_by("sigmoid"), 1e-6);
   EXPECT_GT(std::abs(loss_by("sigmoid") - loss_by("")), 1e-2);

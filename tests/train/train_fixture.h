@@ -3,15 +3,18 @@
 // numbers, and ways to look at what a run left.
 #pragma once
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,7 +23,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/signal.h"
 #include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic::train_test {
@@ -53,6 +58,11 @@ inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::stri
   return quarters(std::string(name), std::string(split), name == "three" ? 3 : 2, images);
 }
 
+/// Opens the same as having these splits.
+inline DatasetOpener open_with_splits(const std::vector<std::string>& splits) {
+  return DatasetOpener(open_tiny, [splits](std::string_view) { return splits; });
+}
+
 /// Calls `before` ahead of every image that is read.
 class WatchedDataset : public Dataset {
  public:
@@ -73,6 +83,20 @@ class WatchedDataset : public Dataset {
 inline const char* const kModel = R"({"name": "vmoe", "image_size": 4, "patch_size": 2,
     "hidden_size": 8, "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe":
     {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2, "noise_std": 1.0}}}})";
+
+inline void fill_with_cosines(Model& model) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model.parameters()) {
+    parameter.copy_(at::linspace(-1, 1, parameter.numel()).cos().view(parameter.sizes()));
+  }
+}
+
+/// Its parameters are cosines.
+inline std::shared_ptr<Model> tiny_model(const std::string& text = kModel) {
+  const auto model = build_model(Document::from_text(text, "model").root(), 9);
+  fill_with_cosines(*model);
+  return model;
+}
 
 /// Twelve steps through every kind of phase: 6, 3, 0 and 3.
 inline std::string four_phases() {
@@ -122,6 +146,42 @@ inline TrainerOptions options_with_described(const fs::path& out, bool resume = 
 inline TrainResult train(const fs::path& out, const std::vector<std::string>& changes = {},
                          bool resume = false) {
   return Trainer(config_of(four_phases(), changes), options_for(out, resume)).run();
+}
+
+/// Trains until it is complete or `image` images of `split` were read, when `signal` comes.
+inline TrainResult train_until(const RunConfig& config, TrainerOptions options,
+                               const std::string& split, int image, int signal = SIGTERM) {
+  int images = 0;
+  const StopSignal stop;
+  options.stop = &stop;
+  options.open = [&](std::string_view name, std::string_view opened) {
+    return std::make_shared<WatchedDataset>(open_tiny(name, opened), [&, counts = opened == split] {
+      if (counts && images++ == image) std::raise(signal);
+    });
+  };
+  return Trainer(config, options).run();
+}
+
+inline std::vector<Json> metric_lines(const fs::path& run) {
+  std::vector<Json> lines;
+  std::istringstream text(read_text(run / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+/// Those of a kind.
+inline std::vector<Json> metric_lines(const fs::path& run, const std::string& kind) {
+  std::vector<Json> lines = metric_lines(run);
+  std::erase_if(lines, [&](const Json& line) { return line.at("kind") != kind; });
+  return lines;
+}
+
+/// Compares the checkpoints of a step.
+inline void expect_same_step(const fs::path& a, const fs::path& b, int64_t step) {
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    const fs::path name = fs::path("checkpoints/step_" + std::to_string(step)) / file;
+    EXPECT_TRUE(read_text(a / name) == read_text(b / name)) << name << " differs";
+  }
 }
 
 /// All bits that a finished run must repeat. config.json is left out: it says how many threads made

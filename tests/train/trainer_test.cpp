@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <limits>
-#include <sstream>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
@@ -17,15 +16,11 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using test::names_in;
+using TrainerRun = test::InFolder;
 
-std::vector<nlohmann::ordered_json> metrics(const fs::path& run) {
-  std::vector<nlohmann::ordered_json> lines;
-  std::istringstream text(read_text(run / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) {
-    lines.push_back(nlohmann::ordered_json::parse(line));
-  }
-  return lines;
-}
+/// A network without experts, so that it may diverge.
+const std::vector<std::string> kDense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}",
+                                         "phases.0.aux_losses={}"};
 
 std::string refusal(const std::vector<std::string>& changes) {
   TempDir folder;
@@ -35,8 +30,7 @@ std::string refusal(const std::vector<std::string>& changes) {
   return error;
 }
 
-TEST(Trainer, GoesThroughEveryKindOfPhase) {
-  TempDir folder;
+TEST_F(TrainerRun, GoesThroughEveryKindOfPhase) {
   const TrainResult result = train(folder / "run", {"num_checkpoints=2"});
   EXPECT_EQ(result.steps, 12);
   EXPECT_EQ(result.signal, 0);
@@ -56,8 +50,7 @@ TEST(Trainer, GoesThroughEveryKindOfPhase) {
   EXPECT_EQ(load_model(folder / "run/best")->num_classes(), 2);
 }
 
-TEST(Trainer, APruningThatSeesNoChangeIsWarnedOfOnce) {
-  const TempDir folder;
+TEST_F(TrainerRun, APruningThatSeesNoChangeIsWarnedOfOnce) {
   const std::string said = test::said_by(
       [&] { train(folder / "run", {"phases.prune.on_entry.prune.pretrained=finetune"}); });
   const std::string warning =
@@ -71,8 +64,7 @@ TEST(Trainer, APruningThatSeesNoChangeIsWarnedOfOnce) {
   EXPECT_EQ(test::said_by([&] { train(folder / "other"); }).find("gives every expert"), said.npos);
 }
 
-TEST(Trainer, CheckpointsSayWhatTheyAre) {
-  TempDir folder;
+TEST_F(TrainerRun, CheckpointsSayWhatTheyAre) {
   train(folder / "run");
   const Checkpoint checkpoint = load_checkpoint(folder / "run/checkpoints/prune");
   EXPECT_EQ(checkpoint.config["data"], "two");
@@ -94,16 +86,15 @@ TEST(Trainer, CheckpointsSayWhatTheyAre) {
   EXPECT_EQ(on_the_way.state["phase_step"], 5);
 }
 
-TEST(Trainer, WritesMetricsOfEachKind) {
-  TempDir folder;
+TEST_F(TrainerRun, WritesMetricsOfEachKind) {
   train(folder / "run");
   std::map<std::string, int> kinds;
-  for (const auto& line : metrics(folder / "run")) ++kinds[line["kind"]];
+  const std::vector<Json> lines = metric_lines(folder / "run");
+  for (const Json& line : lines) ++kinds[line["kind"]];
   EXPECT_EQ(kinds, (std::map<std::string, int>{{"train", 5}, {"eval", 5}, {"prune", 1}}));
-  const auto first = metrics(folder / "run").at(0);
-  EXPECT_EQ(first["kind"], "eval");
-  EXPECT_EQ(first["step"], 4);
-  const auto train_line = metrics(folder / "run").at(1);
+  EXPECT_EQ(lines.at(0)["kind"], "eval");
+  EXPECT_EQ(lines[0]["step"], 4);
+  const Json& train_line = lines.at(1);
   EXPECT_EQ(train_line["step"], 5);
   EXPECT_EQ(train_line["epoch"], 1.25);
   for (const char* key :
@@ -112,8 +103,7 @@ TEST(Trainer, WritesMetricsOfEachKind) {
   }
 }
 
-TEST(Trainer, LearnsATaskThatCanBeLearned) {
-  TempDir folder;
+TEST_F(TrainerRun, LearnsATaskThatCanBeLearned) {
   const TrainResult result =
       train(folder / "run", {"seed=6", "phases.0.steps=150", "phases.1.steps=300",
                              "checkpoint_every=0", "phases.recover.epochs=20"});
@@ -121,13 +111,12 @@ TEST(Trainer, LearnsATaskThatCanBeLearned) {
   EXPECT_GT(result.evaluation->metric("accuracy"), 80.0);
 }
 
-TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
-  TempDir folder;
+TEST_F(TrainerRun, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
   train(folder / "run", {"phases.recover.epochs=10"});
   double best = -1;
   int64_t step = 0;
-  for (const auto& line : metrics(folder / "run")) {
-    if (line["kind"] == "eval" && line["phase"] == "recover" && line["accuracy"] > best) {
+  for (const Json& line : metric_lines(folder / "run", "eval")) {
+    if (line["phase"] == "recover" && line["accuracy"] > best) {
       best = line["accuracy"];
       step = line["step"];
     }
@@ -136,8 +125,7 @@ TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
   EXPECT_EQ(load_checkpoint(folder / "run/best").state["best_step"], step);
 }
 
-TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
-  TempDir folder;
+TEST_F(TrainerRun, TrainsOnlyWhatThePhaseNames) {
   train(folder / "run", {"phases.finetune.trainable=[\"^head\", \"router\"]"});
   const auto before = load_model(folder / "run/checkpoints/pretrain")->named_parameters();
   const auto after = load_model(folder / "run/checkpoints/finetune")->named_parameters();
@@ -149,8 +137,7 @@ TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
   EXPECT_TRUE(after["head.weight"].ne(0).any().item<bool>());
 }
 
-TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
-  TempDir folder;
+TEST_F(TrainerRun, StartsFromACheckpointWithOrWithoutItsModel) {
   train(folder / "first");
   const std::string init = "init=" + (folder / "first/checkpoints/finetune").string();
   const std::vector<std::string> one_phase = {
@@ -176,21 +163,20 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
   EXPECT_FALSE(fs::exists(folder / "strict"));
 }
 
-TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
+TEST_F(TrainerRun, RefusesClassesThatDifferBeforeTraining) {
   EXPECT_THAT(refusal({"phases.finetune.on_entry.new_head=false"}),
               HasSubstr("phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
                         "{\"new_head\": true} or model.num_classes=2"));
 }
 
-TEST(Trainer, RefusesToCompareWithAnotherNetworkBeforeTraining) {
-  const TempDir folder;
+TEST_F(TrainerRun, RefusesToCompareWithAnotherNetworkBeforeTraining) {
   std::vector<std::string> wider = {"model.encoder.mlp_dim=12"};
   train(folder / "wider", wider);
   EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=" + (folder / "wider").string()}),
               HasSubstr("is another network than the one to prune: "));
 }
 
-TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
+TEST_F(TrainerRun, RefusesWhatCannotWorkBeforeWritingAnything) {
   EXPECT_THAT(refusal({"phases.recover.data=four"}), HasSubstr("unknown dataset 'four'"));
   EXPECT_THAT(refusal({"model.image_size=8"}), HasSubstr("1 x 4 x 4"));
   EXPECT_THAT(refusal({"model.name=vmoo"}), HasSubstr("vmoe"));
@@ -205,8 +191,7 @@ TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
   EXPECT_THAT(refusal({"init=/nowhere"}), HasSubstr("/nowhere"));
 }
 
-TEST(Trainer, RefusesADeviceThatThisBuildDoesNotHave) {
-  TempDir folder;
+TEST_F(TrainerRun, RefusesADeviceThatThisBuildDoesNotHave) {
   for (const char* device : {"cuda", "tpu"}) {
     TrainerOptions options = options_for(folder / "run");
     options.device = device;
@@ -216,8 +201,7 @@ TEST(Trainer, RefusesADeviceThatThisBuildDoesNotHave) {
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
-TEST(Trainer, RefusesAFolderThatHoldsSomething) {
-  TempDir folder;
+TEST_F(TrainerRun, RefusesAFolderThatHoldsSomething) {
   fs::create_directories(folder / "run");
   write_atomic(folder / "run/notes.txt", "mine");
   const std::string error = error_of([&] { train(folder / "run"); });
@@ -228,17 +212,15 @@ TEST(Trainer, RefusesAFolderThatHoldsSomething) {
               HasSubstr("pass --resume to continue its run, or another --out"));
 }
 
-TEST(Trainer, RefusesAFolderThatIsInUse) {
-  TempDir folder;
+TEST_F(TrainerRun, RefusesAFolderThatIsInUse) {
   train(folder / "run");
   const LockFile lock(folder / "run");
   EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }), HasSubstr("in use by process"));
 }
 
-TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
-  TempDir folder;
-  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}",
-                                          "phases.0.aux_losses={}", "phases.0.optimizer.lr=1e30"};
+TEST_F(TrainerRun, StopsBeforeAnUpdateThatIsNotFinite) {
+  std::vector<std::string> dense = kDense;
+  dense.emplace_back("phases.0.optimizer.lr=1e30");
   const std::string error = error_of([&] { train(folder / "dense", dense); });
   EXPECT_THAT(error, HasSubstr("failure: phase 'pretrain', step "));
   EXPECT_THAT(error, HasSubstr("the last checkpoint is"));
@@ -256,8 +238,7 @@ TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
   }
 }
 
-TEST(Trainer, SaysThatTrainingDivergedWhereARouterFindsIt) {
-  TempDir folder;
+TEST_F(TrainerRun, SaysThatTrainingDivergedWhereARouterFindsIt) {
   TrainerOptions options = options_for(folder / "run");
   options.on_step = [&](Model& model, int64_t step) {
     const torch::NoGradGuard no_grad;
@@ -272,17 +253,13 @@ TEST(Trainer, SaysThatTrainingDivergedWhereARouterFindsIt) {
                                "phases.pretrain.clip_norm, e.g. to 1; there is no checkpoint"));
 }
 
-TEST(Trainer, SaysThatARunIsFinished) {
-  TempDir folder;
+TEST_F(TrainerRun, SaysThatARunIsFinished) {
   train(folder / "run");
-  ::testing::internal::CaptureStderr();
-  train(folder / "run", {}, true);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { train(folder / "run", {}, true); }),
               HasSubstr("the run finished after 4 phases"));
 }
 
-TEST(Trainer, StopsAtImagesThatAreNotFinite) {
-  TempDir folder;
+TEST_F(TrainerRun, StopsAtImagesThatAreNotFinite) {
   TrainerOptions options = options_for(folder / "run");
   options.open = [](std::string_view name, std::string_view split) {
     DatasetInfo info = open_tiny(name, split)->info();
@@ -290,18 +267,15 @@ TEST(Trainer, StopsAtImagesThatAreNotFinite) {
     return make_memory_dataset(info, std::vector<uint8_t>(16 * 12, 255),
                                {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
   };
-  const std::vector<std::string> dense = {"model.encoder.moe.layers=[]", "phases.2.on_entry={}",
-                                          "phases.0.aux_losses={}"};
   const std::string error =
-      error_of([&] { Trainer(config_of(four_phases(), dense), options).run(); });
+      error_of([&] { Trainer(config_of(four_phases(), kDense), options).run(); });
   EXPECT_THAT(error,
               StartsWith("failure: phase 'pretrain', step 1: training diverged: loss is nan; "));
   EXPECT_THAT(error, HasSubstr("; there is no checkpoint yet"));
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
 }
 
-TEST(Trainer, WritesNoCheckpointOfParametersThatAreNotFinite) {
-  TempDir folder;
+TEST_F(TrainerRun, WritesNoCheckpointOfParametersThatAreNotFinite) {
   const std::string error = error_of([&] {
     train(folder / "run", {"phases.0.clip_norm=0", "phases.0.schedule={}",
                            "phases.0.optimizer={\"name\": \"sgd\", \"lr\": 1e35}",
@@ -312,8 +286,7 @@ TEST(Trainer, WritesNoCheckpointOfParametersThatAreNotFinite) {
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_1"));
 }
 
-TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
-  const TempDir folder;
+TEST_F(TrainerRun, BestPassesOverMetricsThatAreNotFinite) {
   bool finite = false;
   TrainerOptions options = options_for(folder / "run");
   options.on_step = [&](Model&, int64_t step) {
@@ -335,17 +308,14 @@ TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
       config_of(four_phases(), {"best_metric=loss", "model.encoder.moe.layers=[]",
                                 "phases=[{\"name\": \"only\", \"data\": \"three\", "
                                 "\"batch_size\": 6, \"epochs\": 4}]"});
-  ::testing::internal::CaptureStderr();
-  Trainer(config, options).run();
-  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string log = test::said_by([&] { Trainer(config, options).run(); });
   const std::string warning = "only, step 3: test loss is not finite";
   EXPECT_THAT(log, HasSubstr(warning));
   EXPECT_EQ(log.find("is not finite", log.find(warning) + warning.size()), std::string::npos);
   EXPECT_GE(load_checkpoint(folder / "run/best").state["best_step"], 9);
 }
 
-TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
-  TempDir folder;
+TEST_F(TrainerRun, ReadsNoOptimizerOfACompletePhase) {
   train(folder / "whole");
   const auto resume_with_damage_at = [&](int64_t step) {
     const fs::path run = folder / std::to_string(step);
@@ -361,7 +331,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
               HasSubstr("its only checkpoint of a step is corrupt"));
 }
 
-TEST(Trainer, DescribesARunWithoutStartingIt) {
+TEST_F(TrainerRun, DescribesARunWithoutStartingIt) {
   const RunConfig config = config_of(four_phases());
   DatasetCache datasets(open_tiny);
   const auto model = RunStart(config).model();
@@ -379,7 +349,7 @@ TEST(Trainer, DescribesARunWithoutStartingIt) {
   }
 }
 
-TEST(Trainer, APartFollowsAScheduleOfItsOwn) {
+TEST_F(TrainerRun, APartFollowsAScheduleOfItsOwn) {
   const auto weights = [](const std::vector<std::string>& changes) {
     const TempDir folder;
     train(folder / "run", changes);

@@ -9,6 +9,7 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ValidationRun = test::InFolder;
 
 struct Seen {
   int64_t step = 0;
@@ -24,22 +25,16 @@ std::vector<Seen> evaluations(const fs::path& out, const std::vector<std::string
       "\"evaluate\": true, \"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01}}]"};
   all.insert(all.end(), changes.begin(), changes.end());
   TrainerOptions options = options_for(out);
-  options.open = DatasetOpener(open_tiny, [](std::string_view) {
-    return std::vector<std::string>{"train", "validation", "test"};
-  });
+  options.open = open_with_splits({"train", "validation", "test"});
   Trainer(config_of(four_phases(), all), options).run();
   std::vector<Seen> seen;
-  std::istringstream lines(read_text(out / "metrics.jsonl"));
-  for (std::string text; std::getline(lines, text);) {
-    const auto line = nlohmann::json::parse(text);
-    if (line["kind"] != "eval") continue;
+  for (const Json& line : metric_lines(out, "eval")) {
     seen.push_back({line["step"], line["split"], line["accuracy"], line["loss"]});
   }
   return seen;
 }
 
-TEST(ValidationRun, TestsOnlyAtTheEnd) {
-  const TempDir folder;
+TEST_F(ValidationRun, TestsOnlyAtTheEnd) {
   std::vector<std::string> order;
   for (const Seen& seen : evaluations(folder / "run")) {
     order.push_back(seen.split + " " + std::to_string(seen.step));
@@ -47,8 +42,7 @@ TEST(ValidationRun, TestsOnlyAtTheEnd) {
   EXPECT_THAT(order, ElementsAre("validation 6", "validation 12", "validation 18", "test 18"));
 }
 
-TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
-  const TempDir folder;
+TEST_F(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   int64_t seed = 0;
   Seen accurate, lossless;
   const auto settings = [&](const std::string& best) {
@@ -72,8 +66,7 @@ TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   EXPECT_EQ(load_checkpoint(folder / "loss/best").state["best_step"], lossless.step);
 }
 
-TEST(ValidationRun, EvaluatesByStepsWhereTheIntervalSaysSo) {
-  const TempDir folder;
+TEST_F(ValidationRun, EvaluatesByStepsWhereTheIntervalSaysSo) {
   std::vector<int64_t> steps;
   for (const Seen& seen : evaluations(folder / "run", {"evaluate_every=7 steps"})) {
     if (seen.split == "validation") steps.push_back(seen.step);
@@ -81,13 +74,9 @@ TEST(ValidationRun, EvaluatesByStepsWhereTheIntervalSaysSo) {
   EXPECT_THAT(steps, ElementsAre(7, 14, 18));
 }
 
-TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
-  const TempDir folder;
-  const auto split = [](std::string_view) {
-    return std::vector<std::string>{"train", "validation", "test"};
-  };
+TEST_F(ValidationRun, EndsByNamingTheBestEvaluation) {
   TrainerOptions options = options_for(folder / "run");
-  options.open = DatasetOpener(open_tiny, split);
+  options.open = open_with_splits({"train", "validation", "test"});
   const TrainResult result = Trainer(config_of(four_phases()), options).run();
   EXPECT_EQ(result.best, folder / "run/best");
   EXPECT_THAT(result.best_value,
@@ -95,7 +84,7 @@ TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
   EXPECT_EQ(Trainer(config_of(four_phases()), options_for("")).run().best, "");
 }
 
-TEST(ValidationRun, AnUnknownMetricGetsTheNearestOne) {
+TEST_F(ValidationRun, AnUnknownMetricGetsTheNearestOne) {
   EXPECT_THAT(error_of([] { evaluations("", {"best_metric=acuracy"}); }),
               HasSubstr("did you mean 'accuracy'?"));
 }

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <sstream>
-
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/train/gradient_phase.h"
 #include "train/train_fixture.h"
@@ -103,12 +101,9 @@ TEST(WeightAverage, ResumesWithTheSameBits) {
 /// Returns the loss that a run wrote of its evaluation at a step.
 std::optional<double> written_loss(const fs::path& run, const std::string& phase,
                                    const Json& step) {
-  std::istringstream lines(read_text(run / "metrics.jsonl"));
   std::optional<double> loss;
-  for (std::string line; std::getline(lines, line);) {
-    const Json entry = Json::parse(line);
-    const bool is_here = entry["kind"] == "eval" && entry["phase"] == phase;
-    if (is_here && entry["step"] == step) loss = entry["loss"].get<double>();
+  for (const Json& line : metric_lines(run, "eval")) {
+    if (line["phase"] == phase && line["step"] == step) loss = line["loss"].get<double>();
   }
   return loss;
 }

@@ -316,30 +316,24 @@ TEST_F(ImportVit, OptionsThatDoNotFitAreRefused) {
   const auto refuse = [&](const std::function<void(ImportVitOptions&)>& change) {
     return refused(ErrorKind::usage, timm_tensors(), change);
   };
+  const auto experts = [](const Upcycling& upcycling) {
+    return [upcycling](auto& options) { options.upcycling = upcycling; };
+  };
   EXPECT_THAT(refuse([](auto& options) { options.num_heads = 3; }),
               HasSubstr("3 heads do not divide the width 8; choose --num-heads 2"));
   EXPECT_THAT(refuse([](auto& options) { options.num_heads.reset(); }),
               HasSubstr("8 is no multiple of 64; give --num-heads N"));
   EXPECT_THAT(refused(ErrorKind::usage, timm_tensors(), {}, R"({"num_attention_heads": 4})"),
               HasSubstr("--num-heads is 2, the network's own number is 4"));
-  EXPECT_THAT(refuse([](auto& options) {
-                options.upcycling = {4, {1, 3}};
-              }),
-              HasSubstr("--layers names block 3"));
-  EXPECT_THAT(refuse([](auto& options) {
-                options.upcycling = {4, {2, 0, 0}};
-              }),
+  EXPECT_THAT(refuse(experts({4, {1, 3}})), HasSubstr("--layers names block 3"));
+  EXPECT_THAT(refuse(experts({4, {2, 0, 0}})),
               HasSubstr("--layers names a block twice; choose --layers 0,2"));
   test::put(folder_ / "pickled.bin", "");
   EXPECT_THAT(refuse([&](auto& options) { options.from = folder_ / "pickled.bin"; }),
               HasSubstr("pickled.bin: a pickle is not read; save it as model.safetensors"));
-  EXPECT_THAT(refuse([](auto& options) {
-                options.upcycling = {4, {}};
-              }),
+  EXPECT_THAT(refuse(experts({4, {}})),
               HasSubstr("--experts needs --layers, the blocks that get them, from 0 to 2"));
-  EXPECT_THAT(refuse([](auto& options) {
-                options.upcycling = {4, {1}, 5};
-              }),
+  EXPECT_THAT(refuse(experts({4, {1}, 5})),
               HasSubstr("--k 5 is more than the 4 experts; choose at most 4"));
   EXPECT_THAT(refuse([](auto& options) { options.image_size = 13; }),
               HasSubstr("--image-size 13 x 13 cannot be cut into patches of 4 x 4; choose 12x12"));

@@ -28,10 +28,21 @@ class ImportVMoE : public ::testing::Test {
   fs::path put_config(const VMoEConfig& config) const {
     return put("config.json", to_json(config));
   }
-  ImportVMoEOptions options() const {
-    return {.prefix = folder_ / "ckpt",
-            .model_config = folder_ / "config.json",
-            .out = folder_ / "out"};
+  /// Writes a network of random numbers and its configuration; returns its arrays.
+  TensorMap put_network(const VMoEConfig& config = import_config(),
+                        const vmoe_checkpoint::WriteOptions& options = {}) const {
+    const TensorMap arrays = random_arrays(config);
+    write_arrays(folder_ / "ckpt", arrays, options);
+    put_config(config);
+    return arrays;
+  }
+  ImportVMoEOptions options() const { return options_from(folder_ / "ckpt"); }
+  ImportVMoEOptions options_from(const fs::path& prefix) const {
+    return {.prefix = prefix, .model_config = folder_ / "config.json", .out = folder_ / "out"};
+  }
+  void remove_results() const {
+    fs::remove_all(folder_ / "out");
+    fs::remove_all(folder_ / "back");
   }
   /// An imported checkpoint's arrays, by the way back.
   TensorMap exported(const fs::path& checkpoint,
@@ -51,9 +62,7 @@ class ImportVMoE : public ::testing::Test {
 
 TEST_F(ImportVMoE, TheNetworkHasTheArraysAndGivesThemBack) {
   const VMoEConfig config = import_config();
-  const TensorMap arrays = random_arrays(config);
-  write_arrays(folder_ / "ckpt", arrays, {.shards = 3, .max_chunk_bytes = 1000});
-  put_config(config);
+  const TensorMap arrays = put_network(config, {.shards = 3, .max_chunk_bytes = 1000});
   const ImportVMoEResult result = import_vmoe(options());
   EXPECT_EQ(result.num_copied, static_cast<int64_t>(arrays.size()));
   EXPECT_EQ(result.num_shards, 3);
@@ -69,12 +78,9 @@ TEST_F(ImportVMoE, EveryCheckpointOfTheReference) {
   for (const std::string name : {"vmoe_top2", "vmoe_bpr", "e3", "expert_choice", "train/adam"}) {
     const auto config = reference_config(name);
     for (const bool whole : {true, false}) {
-      fs::remove_all(folder_ / "out");
-      fs::remove_all(folder_ / "back");
+      remove_results();
       put("config.json", whole ? config : config["model"]);
-      ImportVMoEOptions given = options();
-      given.prefix = reference_path(name) / "ckpt";
-      import_vmoe(given);
+      import_vmoe(options_from(reference_path(name) / "ckpt"));
       const auto& writer = config["checkpoint"];
       const TensorMap found =
           exported(folder_ / "out", {.shards = writer["num_shards"],
@@ -96,11 +102,8 @@ TEST_F(ImportVMoE, EveryLayoutOfFiles) {
   put("config.json", reference_config("ckpt_format"));
   const TensorMap wanted = read_tensors(reference_path("ckpt_format/params.safetensors"));
   for (const char* name : {"single", "sharded", "chunked"}) {
-    fs::remove_all(folder_ / "out");
-    fs::remove_all(folder_ / "back");
-    ImportVMoEOptions given = options();
-    given.prefix = reference_path("ckpt_format") / name;
-    import_vmoe(given);
+    remove_results();
+    import_vmoe(options_from(reference_path("ckpt_format") / name));
     expect_equal(exported(folder_ / "out"), wanted);
   }
 }
@@ -111,13 +114,11 @@ TEST_F(ImportVMoE, FineTuningBeginsAsTheReferenceDoes) {
   for (const std::string name : {"vmoe_resize", "vmoe_shrink", "e3_reshape", "upcycle"}) {
     for (const bool by_rules : {true, false}) {
       if (name == "upcycle" && !by_rules) continue;  // the released recipes have no such rules
-      fs::remove_all(folder_ / "out");
-      fs::remove_all(folder_ / "back");
+      remove_results();
       const fs::path golden = reference_path("finetune_init/" + name);
       const auto config = reference_config("finetune_init/" + name);
       put("config.json", config);
-      ImportVMoEOptions given = options();
-      given.prefix = golden / "pretrained";
+      ImportVMoEOptions given = options_from(golden / "pretrained");
       if (by_rules) {
         given.rules = folder_ / "config.json";
       } else {
@@ -147,8 +148,7 @@ TEST_F(ImportVMoE, TheReferencesLogitsAfterwards) {
     const fs::path golden = reference_path("finetune_init/" + name);
     put("config.json", reference_config("finetune_init/" + name));
     fs::remove_all(folder_ / "out");
-    ImportVMoEOptions given = options();
-    given.prefix = golden / "pretrained";
+    ImportVMoEOptions given = options_from(golden / "pretrained");
     given.rules = folder_ / "config.json";
     import_vmoe(given);
     const TensorMap forward = read_tensors(golden / "forward.safetensors");
@@ -172,10 +172,7 @@ TEST_F(ImportVMoE, TheReferencesLogitsAfterwards) {
 }
 
 TEST_F(ImportVMoE, ClassesAndImagesOfAnotherSize) {
-  const VMoEConfig config = import_config();
-  const TensorMap arrays = random_arrays(config);
-  write_arrays(folder_ / "ckpt", arrays);
-  put_config(config);
+  const TensorMap arrays = put_network();
   ImportVMoEOptions given = options();
   given.num_classes = 3;
   given.image_size = 48;
@@ -283,9 +280,7 @@ TEST_F(ImportVMoE, ArraysThatDoNotFitAreNamed) {
 }
 
 TEST_F(ImportVMoE, NothingIsLeftWhereTheDiskIsFull) {
-  const VMoEConfig config = import_config();
-  write_arrays(folder_ / "ckpt", random_arrays(config));
-  put_config(config);
+  put_network();
   const auto before = folder_.names();
   {
     const test::FileSizeLimit limit(4096);
@@ -295,9 +290,7 @@ TEST_F(ImportVMoE, NothingIsLeftWhereTheDiskIsFull) {
 }
 
 TEST_F(ImportVMoE, NothingIsLeftWhereItIsStopped) {
-  const VMoEConfig config = import_config();
-  write_arrays(folder_ / "ckpt", random_arrays(config));
-  put_config(config);
+  put_network();
   const auto before = folder_.names();
   ImportVMoEOptions given = options();
   given.progress = [](uint64_t done, uint64_t total) {
@@ -428,11 +421,8 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
   configs[5].map_head_qk_norm = true;
   configs[5].encoder.moe.router.noise = kNoiseAlways;
   for (const VMoEConfig& config : configs) {
-    fs::remove_all(folder_ / "out");
-    fs::remove_all(folder_ / "back");
-    const TensorMap arrays = random_arrays(config);
-    write_arrays(folder_ / "ckpt", arrays);
-    put_config(config);
+    remove_results();
+    const TensorMap arrays = put_network(config);
     import_vmoe(options());
     const auto model = load_model(folder_ / "out");
     EXPECT_EQ(model->config(), to_json(config));
@@ -449,8 +439,7 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
 TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
   VMoEConfig config = import_config();
   config.num_classes = 0;
-  write_arrays(folder_ / "ckpt", random_arrays(config));
-  put_config(config);
+  put_network(config);
   ImportVMoEOptions given = options();
   given.num_classes = 3;
   EXPECT_THAT(import_vmoe(given).fresh, ElementsAre("head/kernel", "head/bias"));
@@ -460,8 +449,7 @@ TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
 TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellTheImagesSize) {
   VMoEConfig config = import_config();
   config.encoder.position_emb.name = "sincos2d";
-  write_arrays(folder_ / "ckpt", random_arrays(config));
-  put_config(config);
+  put_network(config);
   ImportVMoEOptions given = options();
   given.image_size = 48;
   EXPECT_THAT(import_vmoe(given).notes,
@@ -469,10 +457,7 @@ TEST_F(ImportVMoE, GroupsAreCountedAnewWithoutPositionsTooWhichTellTheImagesSize
 }
 
 TEST_F(ImportVMoE, InspectComparesPrefixes) {
-  const VMoEConfig config = import_config();
-  TensorMap arrays = random_arrays(config);
-  write_arrays(folder_ / "ckpt", arrays);
-  put_config(config);
+  TensorMap arrays = put_network();
   import_vmoe(options());
   arrays.at("head/bias") += 1.0;
   arrays["step"] = at::ones({}, at::kInt);
@@ -490,8 +475,7 @@ TEST_F(ImportVMoE, InspectComparesPrefixes) {
   write_arrays(folder_ / "third", arrays);
   EXPECT_EQ(inspect_difference(folder_ / "third", folder_ / "out")["equal"], arrays.size() - 3);
   const VMoEFileArrays third = arrays_of_files(folder_ / "third");
-  EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { third.read(*third.find("steps")); }),
-              HasSubstr("int64"));
+  EXPECT_THAT(test::failure_of([&] { third.read(*third.find("steps")); }), HasSubstr("int64"));
 }
 
 }  // namespace

@@ -15,18 +15,13 @@ constexpr int64_t kChannels = 3, kHeight = 8, kWidth = 24, kPatchHeight = 4, kPa
                   kGridWidth = kWidth / kPatchWidth;
 
 VMoEConfig wide_config() {
-  VMoEConfig config;
-  config.image_size = {kHeight, kWidth};
-  config.patch_size = {kPatchHeight, kPatchWidth};
-  config.channels = kChannels;
-  config.hidden_size = kTokenWidth;
-  config.num_classes = 0;
-  config.classifier = "gap";
-  config.encoder.num_layers = 1;
-  config.encoder.num_heads = 2;
-  config.encoder.mlp_dim = 4;
-  config.encoder.moe.layers = {};
-  return config;
+  return {.image_size = {kHeight, kWidth},
+          .channels = kChannels,
+          .patch_size = {kPatchHeight, kPatchWidth},
+          .hidden_size = kTokenWidth,
+          .num_classes = 0,
+          .classifier = "gap",
+          .encoder = {.num_layers = 1, .num_heads = 2, .mlp_dim = 4}};
 }
 
 /// A network whose one block leaves its tokens alone: its outputs are those of tokens, normalised
@@ -87,8 +82,7 @@ TEST(VMoEPatches, RunRowByRowBesideTheirPositions) {
   const at::Tensor images = randn({2, kChannels, kHeight, kWidth}, 9, torch::kFloat);
   const at::Tensor found = model->forward(images).logits.to(torch::kDouble);
   for (int64_t i = 0; i < images.size(0); ++i) {
-    const at::Tensor wanted = torch::tensor(averaged(*model, images[i]), torch::kDouble);
-    expect_close(found[i], wanted, 1e-5);
+    expect_close(found[i], torch::tensor(averaged(*model, images[i]), torch::kDouble), 1e-5);
   }
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions before the patch embedding.
+#include <fmt/format.h>
+
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/config/document.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/train/run_plan.h"
 #include "support/matchers.h"
+#include "support/models.h"
 #include "support/small_vmoe.h"
 
 namespace moesaic {
@@ -37,8 +38,8 @@ TEST(VMoEStem, AddsItsTensorsAndNoOthers) {
 }
 
 TEST(VMoEStem, EveryParameterOfItGetsAGradient) {
-  const auto model = testing::small_vmoe(with_stem({{6, 2}}));
-  const ModelOutput out = model->forward(testing::small_images(3));
+  const auto model = small_vmoe(with_stem({{6, 2}}));
+  const ModelOutput out = model->forward(small_images(3));
   EXPECT_EQ(out.routings[0].routing.num_tokens(), 3 * 17);
   out.logits.square().sum().backward();
   for (const auto& item : model->stem->named_parameters()) {
@@ -48,10 +49,7 @@ TEST(VMoEStem, EveryParameterOfItGetsAGradient) {
 }
 
 TEST(VMoEStem, ItsConfigurationRebuildsIt) {
-  const VMoE model(with_stem({{6, 1}, {9, 2}}), 1);
-  const Value config = Value::from_json(model.config(), "model");
-  EXPECT_EQ(build_model(config, 9)->config(), model.config());
-  EXPECT_EQ(count_parameters(config), static_cast<double>(model.num_parameters()));
+  testing::rebuilt(VMoE(with_stem({{6, 1}, {9, 2}}), 1));
 }
 
 TEST(VMoEStem, RunsOnTheMetaDevice) {
@@ -75,20 +73,17 @@ TEST(VMoEStem, CountsItsProducts) {
 }
 
 TEST(VMoEStem, ErrorsNameTheNearestValidChoice) {
-  const auto refusal = [](const std::string& stem) {
-    Document document = Document::from_text(
-        R"({"name": "vmoe", "patch_size": 14, "encoder": {"moe": {"layers": [1]}}})", "r.json");
-    document.set("stem=" + stem);
-    return test::usage_of([&] { build_model(document.root(), 0); });
+  const auto refusal = [](const std::string& stem, int64_t patch_size = 14) {
+    const std::string config = fmt::format(R"({{"name": "vmoe", "patch_size": {}, "stem": {},
+        "encoder": {{"moe": {{"layers": [1]}}}}}})",
+                                           patch_size, stem);
+    return test::usage_of([&] { testing::model_from(config); });
   };
   EXPECT_THAT(refusal(R"([{"channels": 8, "stride": 2}, {"channels": 8, "stride": 2}])"),
               HasSubstr("stem.1.stride 2 does not divide the 7 that earlier strides leave of "
                         "patch_size 14; choose 1"));
   EXPECT_THAT(refusal(R"([{"channels": 8, "stride": 3}])"), HasSubstr("between 1 and 2"));
-  Document odd = Document::from_text(R"({"name": "vmoe", "patch_size": 7,
-      "stem": [{"channels": 8, "stride": 2}], "encoder": {"moe": {"layers": [1]}}})",
-                                     "r.json");
-  EXPECT_THAT(test::usage_of([&] { build_model(odd.root(), 0); }),
+  EXPECT_THAT(refusal(R"([{"channels": 8, "stride": 2}])", 7),
               HasSubstr("stem.0.stride 2 does not divide patch_size 7; choose 1"));
   EXPECT_THAT(refusal(R"([{"stride": 2}])"), HasSubstr("channels"));
   EXPECT_THAT(refusal(R"([{"channels": 8, "norm": "batchnorm"}])"), HasSubstr("batch_norm"));

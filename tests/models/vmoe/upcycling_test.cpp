@@ -23,7 +23,7 @@ VMoEConfig dense_config() {
 at::Tensor outputs(Model& model) {
   const torch::NoGradGuard no_grad;
   model.eval();
-  return model.forward(randn({5, 1, 8, 8}, 2, torch::kFloat)).pre_logits;
+  return model.forward(small_images(5, 2)).pre_logits;
 }
 
 TEST(Upcycling, AMixtureBeginsAsTheDenseNetwork) {
@@ -45,7 +45,7 @@ TEST(Upcycling, AGateOverAllExpertsWeighsThemByTheirProbability) {
   EXPECT_EQ(rule.k, 1);
   EXPECT_FALSE(torch::allclose(outputs(*mixture), outputs(dense)));
   const torch::NoGradGuard no_grad;
-  const ModelOutput out = mixture->forward(randn({5, 1, 8, 8}, 2, torch::kFloat));
+  const ModelOutput out = mixture->forward(small_images(5, 2));
   const nn::RoutingRecord& record = out.routings[0];
   expect_close(combine_weights(record.routing).sum(1), record.logits_TE.softmax(1).amax(1), 1e-6);
 }

@@ -43,8 +43,7 @@ class Int8Experts : public ::testing::Test {
 
 TEST_F(Int8Experts, AreWithinTheBoundThatTheirScalesGive) {
   // Partial panels, one of several blocks of rows, and more than one stretch of hidden units.
-  for (const auto& [width, hidden] :
-       {std::pair{36, 52}, std::pair{320, 132}, std::pair{64, 1600}}) {
+  for (const auto& [width, hidden] : {std::pair{36, 52}, {320, 132}, {64, 1600}}) {
     const ExpertWeights w = weights_of(2, width, hidden);
     const at::Tensor x = randn({600, width}, 3, at::kFloat);
     const Routing routing = route(randn({600, 2}, 2, at::kFloat), {.k = 1});
@@ -111,7 +110,7 @@ TEST_F(Int8Experts, ComputeATokenTheSameInAnyBatch) {
                       Activation::gelu_tanh);
   };
   const at::Tensor all = compute(0, 300);
-  for (const auto& [first, count] : {std::pair{0, 1}, std::pair{17, 30}, std::pair{299, 1}}) {
+  for (const auto& [first, count] : {std::pair{0, 1}, {17, 30}, {299, 1}}) {
     EXPECT_TRUE(at::equal(compute(first, count), all.narrow(0, first, count))) << first;
   }
 }

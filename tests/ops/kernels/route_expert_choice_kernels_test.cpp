@@ -17,7 +17,8 @@ using testing::kOrders;
 using testing::Poison;
 using testing::SerialDevice;
 
-void expect_expert_choice(const at::Tensor& logits, const RouteOptions& options) {
+void expect_expert_choice(const at::Tensor& logits, RouteOptions options) {
+  options.kind = RoutingKind::expert_choice;
   const Routing wanted = route(logits, options);
   for (const auto order : kOrders) {
     const auto [offsets, token, gate, token_offsets, token_row] =
@@ -36,14 +37,13 @@ TEST(RouteExpertChoiceKernels, EqualTheCpu) {
           const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
           at::Tensor logits = randn({tokens, 5}, seed, type);
           if (seed % 3 == 0) logits = coarse(logits);
-          RouteOptions options{.kind = RoutingKind::expert_choice};
-          options.l = seed % 4 == 0 ? 16 : 5;
-          options.group_size = group;
           if (tokens % (group > 0 ? group : tokens) != 0) continue;
-          options.gate = ops::kExpertGates[static_cast<size_t>(kind)];
-          options.kept = kept;
-          options.pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero;
-          expect_expert_choice(logits, options);
+          expect_expert_choice(
+              logits, {.l = seed % 4 == 0 ? 16 : 5,
+                       .gate = ops::kExpertGates[static_cast<size_t>(kind)],
+                       .group_size = group,
+                       .kept = kept,
+                       .pruned = seed % 5 < 2 ? PrunedSelection::reroute : PrunedSelection::zero});
           ASSERT_FALSE(::testing::Test::HasFailure()) << tokens << " " << group << " " << kind;
         }
       }
@@ -60,11 +60,10 @@ TEST(RouteExpertChoiceKernels, ManyTokensEqualTheCpu) {
       for (const bool ties : {false, true}) {
         const auto type = ++seed % 2 == 0 ? torch::kFloat : torch::kDouble;
         const at::Tensor logits = randn({9000, 3}, seed, type);
-        RouteOptions options{.kind = RoutingKind::expert_choice};
-        options.capacity.factor = 0.7;
-        options.group_size = group;
-        options.gate = ops::kExpertGates[static_cast<size_t>(kind)];
-        expect_expert_choice(ties ? coarse(logits) : logits, options);
+        expect_expert_choice(ties ? coarse(logits) : logits,
+                             {.gate = ops::kExpertGates[static_cast<size_t>(kind)],
+                              .capacity = {.factor = 0.7},
+                              .group_size = group});
         ASSERT_FALSE(::testing::Test::HasFailure()) << group << " " << kind << " " << ties;
       }
     }

@@ -40,12 +40,11 @@ TEST(RouteTokenChoiceKernels, EqualTheCpuOverASweep) {
           for (const bool priority : {false, true}) {
             const auto type = seed % 2 == 0 ? torch::kFloat : torch::kDouble;
             const at::Tensor logits = randn({tokens, experts}, ++seed, type);
-            RouteOptions options;
-            options.k = k;
-            options.gate = static_cast<Gate>(seed % 4);
-            options.capacity.factor = tokens > 0 ? factor : 0.0;
-            options.group_size = seed % 3 == 0 ? 0 : 65;
-            options.capacity.batch_priority = priority;
+            const RouteOptions options{
+                .k = k,
+                .gate = static_cast<Gate>(seed % 4),
+                .capacity = {.factor = tokens > 0 ? factor : 0.0, .batch_priority = priority},
+                .group_size = seed % 3 == 0 ? 0 : 65};
             expect_token_choice(seed % 5 < 3 ? coarse(logits) : logits, options);
             ASSERT_FALSE(::testing::Test::HasFailure())
                 << tokens << " tokens, " << experts << " experts, k " << k << ", factor " << factor
@@ -62,13 +61,11 @@ TEST(RouteTokenChoiceKernels, OfKeptExpertsEqualTheCpu) {
   for (const auto pruned : {PrunedSelection::zero, PrunedSelection::reroute}) {
     for (const double factor : {0.0, 0.7}) {
       for (const bool priority : {false, true}) {
-        RouteOptions options;
-        options.capacity.factor = factor;
-        options.group_size = 130;
-        options.kept = {1, 4, 33, 39};
-        options.capacity.batch_priority = priority;
-        options.pruned = pruned;
-        expect_token_choice(coarse(randn({400, 40}, 5, torch::kFloat)), options);
+        expect_token_choice(coarse(randn({400, 40}, 5, torch::kFloat)),
+                            {.capacity = {.factor = factor, .batch_priority = priority},
+                             .group_size = 130,
+                             .kept = {1, 4, 33, 39},
+                             .pruned = pruned});
       }
     }
   }

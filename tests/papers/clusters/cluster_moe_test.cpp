@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/clusters.h"
 
+#include <functional>
+
 #include "moesaic/base/error.h"
-#include "moesaic/checkpoint/tensors.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "support/models.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 ClusterMoEConfig small_mixture() {
-  ClusterMoEConfig config;
-  config.num_patches = 3;
-  config.width = 6;
-  config.num_experts = 4;
-  config.num_filters = 8;
-  config.init_scale = 1.0;
-  return config;
+  return {.num_patches = 3, .width = 6, .num_experts = 4, .num_filters = 8, .init_scale = 1.0};
+}
+
+/// [N, 1, P, d] of that network.
+at::Tensor some_patches(int64_t count) {
+  return randn({count, 1, 3, 6}, 2, torch::kFloat);
 }
 
 std::shared_ptr<ClusterMoE> trained_mixture(const ClusterMoEConfig& config) {
@@ -42,7 +42,7 @@ at::Tensor plain_forward(const ClusterMoE& model, const at::Tensor& x_NPd,
 TEST(ClusterMoE, ForwardAndGradientsAreThoseOfThePaper) {
   const auto model = trained_mixture(small_mixture());
   model->train();
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor images = some_patches(40);
   const ModelOutput output = model->forward(images, nn::make_generator(5));
   const RoutingRecord& record = output.routings.at(0);
   const at::Tensor noise = (record.noisy_logits_TE - record.logits_TE).detach();
@@ -76,7 +76,7 @@ ClusterMoEConfig printed_mixture() {
 TEST(ClusterMoE, AsPrintedItsLossAndGradientsAreThoseOfTheLogisticLoss) {
   const auto model = trained_mixture(printed_mixture());
   EXPECT_EQ(model->parameters().size(), 2U);
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat), x = images.squeeze(1);
+  const at::Tensor images = some_patches(40), x = images.squeeze(1);
   const at::Tensor label = torch::arange(40).remainder(2), y = 2 * label - 1;
   const ModelOutput output = model->forward(images, nn::make_generator(5));
   const at::Tensor loss = torch::cross_entropy_loss(output.logits, label);
@@ -121,7 +121,7 @@ TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
   const at::Tensor images = randn({40, 1, 3, 50}, 2, torch::kFloat);
   const torch::NoGradGuard no_grad;
   for (const bool pruned : {false, true}) {
-    if (pruned) model->moe_blocks()[0].layer->keep_experts({1, 3});
+    if (pruned) model->moe->keep_experts({1, 3});
     const ModelOutput output = model->forward(images, nn::make_generator(5));
     const RoutingRecord& record = output.routings.at(0);
     expect_gates(record, record.logits_TE.softmax(1));
@@ -132,7 +132,7 @@ TEST(ClusterMoE, AsPrintedAndReroutedItsGatesAreOfTheExpertsThatAreLeft) {
   ClusterMoEConfig config = printed_mixture();
   config.router->pruned = PrunedSelection::reroute;
   const auto model = trained_mixture(config);
-  model->moe_blocks()[0].layer->keep_experts({1, 3});
+  model->moe->keep_experts({1, 3});
   const torch::NoGradGuard no_grad;
   const ModelOutput output =
       model->forward(randn({40, 1, 3, config.width}, 2, torch::kFloat), nn::make_generator(5));
@@ -145,7 +145,7 @@ TEST(ClusterMoE, AsPrintedAndReroutedItsGatesAreOfTheExpertsThatAreLeft) {
 
 TEST(ClusterMoE, EvaluationDrawsTheSameNoiseEachTimeOrNone) {
   ClusterMoEConfig config = small_mixture();
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor images = some_patches(40);
   for (const bool noisy : {true, false}) {
     config.router->noise_in_evaluation = noisy;
     const auto model = trained_mixture(config);
@@ -159,7 +159,7 @@ TEST(ClusterMoE, EvaluationDrawsTheSameNoiseEachTimeOrNone) {
 
 TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
   const auto model = trained_mixture(small_mixture());
-  const at::Tensor images = randn({20, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor images = some_patches(20);
   const at::Tensor before = model->forward(images).routings.at(0).logits_TE.detach();
   EXPECT_TRUE(torch::equal(model->forward(images).routings.at(0).logits_TE, before));
   images.mul_(2);
@@ -174,7 +174,7 @@ TEST(ClusterMoE, ABatchThatWasChangedInPlaceIsNotTakenForTheOldOne) {
 TEST(ClusterMoE, RecordsTheDeviationOfGaussianNoiseThatWasDrawn) {
   ClusterMoEConfig config = small_mixture();
   config.router->noise_in_evaluation = false;
-  const at::Tensor images = randn({500, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor images = some_patches(500);
   for (const char* kind : {"gaussian", "uniform"}) {
     config.router->noise = kind;
     const auto model = trained_mixture(config);
@@ -194,8 +194,8 @@ TEST(ClusterMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
   config.router->gate = Gate::softmax_all;
   const auto full = trained_mixture(config), pruned = trained_mixture(config);
   ASSERT_EQ(pruned->moe_blocks().size(), 1U);
-  pruned->moe_blocks()[0].layer->keep_experts({1, 3});
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  pruned->moe->keep_experts({1, 3});
+  const at::Tensor images = some_patches(40);
   const torch::NoGradGuard no_grad;
   for (const int64_t gone : {0, 2}) {
     full->experts->w[gone].zero_();
@@ -216,14 +216,10 @@ TEST(ClusterMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
 TEST(ClusterMoE, ItsConfigurationNamesTheExpertsThatPruningLeft) {
   const auto model = trained_mixture(small_mixture());
   EXPECT_TRUE(model->config()["router"]["kept_experts"].empty());
-  model->moe_blocks()[0].layer->keep_experts({0, 3});
+  model->moe->keep_experts({0, 3});
   EXPECT_EQ(model->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 3}));
-  const Value value = Value::from_json(model->config(), "model");
-  EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
-  const auto again = build_model(value, 9);
-  EXPECT_EQ(again->config(), model->config());
-  load_state(*again, state_of(*model), "here");
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat);
+  const auto again = testing::rebuilt(*model);
+  const at::Tensor images = some_patches(40);
   EXPECT_TRUE(torch::equal(again->forward(images).logits, model->forward(images).logits));
   EXPECT_EQ(again->moe_blocks()[0].layer->kept(), (std::vector<int64_t>{0, 3}));
 }
@@ -243,7 +239,7 @@ at::Tensor weighted_forward(const ClusterMoE& model, const at::Tensor& x_NPd,
 TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
   ClusterMoEConfig config = small_mixture();
   config.router->noise_scale = 0.0;
-  const at::Tensor images = randn({40, 1, 3, 6}, 2, torch::kFloat), x = images.squeeze(1);
+  const at::Tensor images = some_patches(40), x = images.squeeze(1);
   const torch::NoGradGuard no_grad;
   config.router->kind = RoutingKind::threshold;
   config.router->threshold = 0.1;
@@ -254,8 +250,7 @@ TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
     const at::Tensor selected = output.routings[0].logits_TE.ge(0.1).to(torch::kFloat);
     EXPECT_GT(selected.sum(1).max().item<float>(), 1.0F);
     expect_close(output.logits, weighted_forward(*model, x, selected), 1e-4);
-    EXPECT_EQ(build_model(Value::from_json(model->config(), "model"), 1)->config(),
-              model->config());
+    testing::rebuilt(*model);
   }
   config.router->kind = RoutingKind::expert_choice;
   config.router->threshold = 0.0;
@@ -295,9 +290,7 @@ TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
   const ModelOutput output = model->forward(images);
   expect_close(output.routings.at(0).logits_TE, scores, 1e-5);
   expect_close(output.logits, plain_forward(*model, images.squeeze(1), scores), 1e-4);
-  const Value value = Value::from_json(model->config(), "model");
-  EXPECT_EQ(build_model(value, 1)->config(), model->config());
-  EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
+  testing::rebuilt(*model);
   EXPECT_EQ(model->flops_per_image({}), 2.0 * 4 * 4 + 2.0 * 12 * 2);
 }
 
@@ -312,7 +305,7 @@ TEST(ClusterMoE, ASingleExpertHasNoRouterAndStartsAtItsScale) {
   const double bound = 0.5 / std::sqrt(6.0);
   EXPECT_LE(model->experts->w.abs().max().item<double>(), bound);
   EXPECT_GT(model->experts->w.abs().max().item<double>(), 0.95 * bound);
-  const at::Tensor images = randn({10, 1, 3, 6}, 2, torch::kFloat);
+  const at::Tensor images = some_patches(10);
   const ModelOutput output = model->forward(images);
   EXPECT_TRUE(output.routings.empty());
   expect_close(output.logits, plain_forward(*model, images.squeeze(1), torch::ones({10, 1})), 1e-4);
@@ -326,54 +319,47 @@ TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
       config.num_experts = 1;
     }
     const auto model = trained_mixture(config);
-    const Value value = Value::from_json(model->config(), "model");
-    EXPECT_EQ(build_model(value, 1)->config(), model->config());
-    EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
-    EXPECT_TRUE(build_meta_model(value)->parameters().front().is_meta());
+    testing::rebuilt(*model);
+    EXPECT_TRUE(meta_copy(*model)->parameters().front().is_meta());
   }
 }
 
 TEST(ClusterMoE, RefusesWhatDoesNotFit) {
-  ClusterMoEConfig config = small_mixture();
-  config.num_filters = 7;
-  EXPECT_FALSE(config_problem(config).empty());
-  config = small_mixture();
-  config.router.reset();
-  EXPECT_FALSE(config_problem(config).empty());
-  config = small_mixture();
-  config.router->width = 4;
-  EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4; choose 3");
-  config = small_mixture();
-  config.router->k = 5;
-  EXPECT_EQ(config_problem(config).text,
+  using Change = std::function<void(ClusterMoEConfig&)>;
+  const auto problem = [](ClusterMoEConfig config, const Change& change) {
+    change(config);
+    return config_problem(config).text;
+  };
+  const auto of_small = [&](const Change& change) { return problem(small_mixture(), change); };
+  EXPECT_NE(of_small([](auto& c) { c.num_filters = 7; }), "");
+  EXPECT_NE(of_small([](auto& c) { c.router.reset(); }), "");
+  EXPECT_EQ(of_small([](auto& c) { c.router->width = 4; }),
+            "a patch of 6 cannot be cut into pieces of 4; choose 3");
+  EXPECT_EQ(of_small([](auto& c) { c.router->k = 5; }),
             "router.num_selected_experts is 5, but there are 4 experts; choose at most 4");
-  config = small_mixture();
-  config.router->kept = {1, 4};
-  EXPECT_EQ(config_problem(config).text,
+  EXPECT_EQ(of_small([](auto& c) {
+              c.router->kept = {1, 4};
+            }),
             "router.kept_experts must be ascending experts below 4, at least one");
-  config = small_mixture();
-  config.router->threshold = 0.5;
-  EXPECT_EQ(config_problem(config).text,
+  ClusterMoEConfig adaptive = small_mixture();
+  adaptive.router->threshold = 0.5;
+  EXPECT_EQ(config_problem(adaptive).text,
             "router.threshold is for the router adaptive; leave it out");
-  config.router->kind = RoutingKind::threshold;
-  EXPECT_EQ(config_problem(config).text,
+  adaptive.router->kind = RoutingKind::threshold;
+  EXPECT_EQ(config_problem(adaptive).text,
             "router.gate is 'logit', but the router adaptive has no gates; set it to 'one'");
-  config.router->capacity.factor = 1.0;
-  EXPECT_EQ(config_problem(config).text,
+  adaptive.router->capacity.factor = 1.0;
+  EXPECT_EQ(config_problem(adaptive).text,
             "router.dispatcher limits the rows per expert, but the router adaptive drops no token; "
             "leave capacity and batch_priority out");
-  config = printed_mixture();
-  EXPECT_TRUE(config_problem(config).empty());
-  config.num_classes = 3;
-  EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
-  config = printed_mixture();
-  config.router->gate = Gate::one;
-  EXPECT_EQ(config_problem(config).text, std::string("router.gate_noise false is for the router ") +
-                                             kTokenChoice +
-                                             " with the gate 'softmax_all' or 'logit'");
-  config = printed_mixture();
-  config.router->noise_in_evaluation = true;
-  EXPECT_EQ(config_problem(config).text,
+  const auto of_printed = [&](const Change& change) { return problem(printed_mixture(), change); };
+  EXPECT_EQ(of_printed([](auto&) {}), "");
+  EXPECT_EQ(of_printed([](auto& c) { c.num_classes = 3; }),
+            "a scalar output tells 2 classes apart, found 3");
+  EXPECT_EQ(of_printed([](auto& c) { c.router->gate = Gate::one; }),
+            std::string("router.gate_noise false is for the router ") + kTokenChoice +
+                " with the gate 'softmax_all' or 'logit'");
+  EXPECT_EQ(of_printed([](auto& c) { c.router->noise_in_evaluation = true; }),
             "router.gate_noise false is about training; set router.noise_in_evaluation to false");
   const auto model = trained_mixture(small_mixture());
   EXPECT_THROW(model->forward(torch::zeros({2, 1, 4, 6})), Error);

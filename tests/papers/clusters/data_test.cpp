@@ -17,13 +17,11 @@ namespace moesaic {
 namespace {
 
 ClusterMixtureConfig small(int64_t examples) {
-  ClusterMixtureConfig config;
-  config.num_clusters = 3;
-  config.num_patches = 5;
-  config.width = 20;
-  config.num_train = examples;
-  config.num_test = examples;
-  return config;
+  return {.num_clusters = 3,
+          .num_patches = 5,
+          .width = 20,
+          .num_train = examples,
+          .num_test = examples};
 }
 
 DatasetInputs all_examples(const ClusterMixtureConfig& config, const std::string& split) {
@@ -87,31 +85,27 @@ TEST(ClusterMixture, DrawsEverythingEvenly) {
   // Where noise is: two patches of five, anywhere; its variance is 100 sigma^2 / d.
   const ClusterSignals signals = cluster_signals(config);
   const at::Tensor all = torch::cat({signals.v_Kd, signals.c_Kd});
-  const at::Tensor inside =
-      at::einsum("npd,kd->npk", {examples.values_NCHW.squeeze(1), all}).norm(2, 2);
-  const at::Tensor is_noise = (examples.values_NCHW.squeeze(1).norm(2, 2) - inside) > 1e-2;
+  const at::Tensor x = examples.values_NCHW.squeeze(1);
+  const at::Tensor inside = at::einsum("npd,kd->npk", {x, all}).norm(2, 2);
+  const at::Tensor is_noise = (x.norm(2, 2) - inside) > 1e-2;
   EXPECT_EQ(is_noise.sum().item<int64_t>(), 12000);
   for (int64_t p = 0; p < 5; ++p) {
     EXPECT_NEAR(is_noise.select(1, p).sum().item<double>(), 2400, 5 * std::sqrt(6000 * 0.24));
   }
-  const at::Tensor noise = examples.values_NCHW.squeeze(1).index({is_noise});
+  const at::Tensor noise = x.index({is_noise});
   EXPECT_NEAR(noise.var().item<double>(), 100 * 4.0 / 20, 0.5);
   EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.05);
 }
 
 TEST(ClusterMixture, SplitsAndSeedsDifferAndExamplesStay) {
   const ClusterMixtureConfig config = small(50);
-  const DatasetInputs train = all_examples(config, "train");
-  EXPECT_FALSE(torch::equal(train.values_NCHW.squeeze(1),
-                            all_examples(config, "test").values_NCHW.squeeze(1)));
+  const at::Tensor train = all_examples(config, "train").values_NCHW;
+  EXPECT_FALSE(torch::equal(train, all_examples(config, "test").values_NCHW));
   ClusterMixtureConfig other = config;
   other.seed = 2;
-  EXPECT_FALSE(torch::equal(train.values_NCHW.squeeze(1),
-                            all_examples(other, "train").values_NCHW.squeeze(1)));
+  EXPECT_FALSE(torch::equal(train, all_examples(other, "train").values_NCHW));
   EXPECT_FALSE(torch::equal(cluster_signals(config).v_Kd, cluster_signals(other).v_Kd));
-  EXPECT_TRUE(
-      torch::equal(train.values_NCHW.squeeze(1),
-                   all_examples(small(80), "train").values_NCHW.squeeze(1).slice(0, 0, 50)));
+  EXPECT_TRUE(torch::equal(train, all_examples(small(80), "train").values_NCHW.slice(0, 0, 50)));
 }
 
 TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
@@ -123,15 +117,14 @@ TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
   EXPECT_TRUE(torch::equal(shuffled.labels_N, drawn.labels_N));
   EXPECT_TRUE(torch::equal(shuffled.groups_N, drawn.groups_N));
   const ClusterSignals signals = cluster_signals(config);
-  const at::Tensor sign = 2.0 * drawn.labels_N - 1.0;
+  const at::Tensor sign = 2.0 * drawn.labels_N - 1.0, x = drawn.values_NCHW.squeeze(1);
   const at::Tensor v = signals.v_Kd.index_select(0, drawn.groups_N);
   const at::Tensor c = signals.c_Kd.index_select(0, drawn.groups_N);
-  EXPECT_TRUE(
-      ((drawn.values_NCHW.squeeze(1).select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
-  EXPECT_TRUE(((drawn.values_NCHW.squeeze(1).select(1, 1) * c).sum(1) > 0).all().item<bool>());
+  EXPECT_TRUE(((x.select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
+  EXPECT_TRUE(((x.select(1, 1) * c).sum(1) > 0).all().item<bool>());
   // Each patch of the one is somewhere in the other, those of noise three times as large.
   for (int64_t p = 0; p < config.num_patches; ++p) {
-    const at::Tensor patch = drawn.values_NCHW.squeeze(1).select(1, p) / (p < 3 ? 1.0 : 3.0);
+    const at::Tensor patch = x.select(1, p) / (p < 3 ? 1.0 : 3.0);
     const at::Tensor apart = (shuffled.values_NCHW.squeeze(1) - patch.unsqueeze(1)).norm(2, 2);
     EXPECT_LT(std::get<0>(apart.min(1)).max().item<double>(), 1e-5) << p;
   }
@@ -180,13 +173,9 @@ TEST(ClusterMixture, IsADatasetOfInputsWithGroups) {
 TEST(InputDataset, BatchesAreThoseOfTheOrderAndAWholeBatchIsTheDatasetItself) {
   const at::Tensor values = torch::arange(24, torch::kFloat).view({6, 1, 2, 2});
   const at::Tensor labels = torch::tensor({0, 1, 0, 1, 1, 0}, torch::kLong);
-  DatasetInfo info;
-  info.name = "six";
-  info.classes = {"a", "b"};
+  const DatasetInfo info{.name = "six", .classes = {"a", "b"}};
   const auto data = make_input_dataset(info, {values, labels, {}});
-  LoaderOptions options;
-  options.batch_size = 6;
-  options.shuffle = true;
+  LoaderOptions options{.batch_size = 6, .shuffle = true};
   EXPECT_TRUE(Loader(data, options).next().inputs.is_same(data->inputs().values_NCHW));
   options.batch_size = 4;
   options.num_threads = 2;
@@ -207,9 +196,7 @@ TEST(InputDataset, BatchesAreThoseOfTheOrderAndAWholeBatchIsTheDatasetItself) {
 }
 
 TEST(InputDataset, RefusesLabelsAndGroupsWithoutNames) {
-  DatasetInfo info;
-  info.name = "two";
-  info.classes = {"a", "b"};
+  const DatasetInfo info{.name = "two", .classes = {"a", "b"}};
   const at::Tensor values = torch::zeros({2, 1, 1, 1});
   const at::Tensor good = torch::tensor({0, 1}, torch::kLong);
   EXPECT_NO_THROW(make_input_dataset(info, {values, good, {}}));

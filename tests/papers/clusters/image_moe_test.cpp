@@ -2,24 +2,17 @@
 #include "moesaic/papers/clusters.h"
 
 #include "moesaic/base/error.h"
-#include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/routing.h"
+#include "support/models.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 ImageMoEConfig small_images(const std::string& expert = "resnet18") {
-  ImageMoEConfig config;
-  config.expert = expert;
-  config.num_experts = 3;
-  config.image_size = 8;
-  config.num_classes = 5;
-  config.width = 0.1;
-  return config;
+  return {.expert = expert, .num_experts = 3, .image_size = 8, .num_classes = 5, .width = 0.1};
 }
 
 std::shared_ptr<ImageMoE> images_model(const ImageMoEConfig& config) {
@@ -109,12 +102,10 @@ TEST(ImageMoE, AnExpertMayHaveOneImageOrNoneInTraining) {
     config.router->noise_scale = 0.0;
     const auto model = images_model(config);
     model->train();
-    {
-      const torch::NoGradGuard no_grad;  // expert 1 takes bright images, expert 0 dark ones
-      model->moe->router->weight.zero_();
-      model->moe->router->weight[0].slice(0, 0, 48).fill_(-1.0);
-      model->moe->router->weight[1].slice(0, 0, 48).fill_(1.0);
-    }
+    // Expert 1 takes bright images, expert 0 dark ones.
+    const at::Tensor router = model->moe->router->weight.detach().zero_();
+    router[0].slice(0, 0, 48).fill_(-1.0);
+    router[1].slice(0, 0, 48).fill_(1.0);
     at::Tensor images = torch::ones({7, 3, 4, 4}) + 0.1 * randn({7, 3, 4, 4}, 1, torch::kFloat);
     images[4].neg_();
     const ModelOutput output = model->forward(images, nn::make_generator(1));
@@ -148,7 +139,7 @@ TEST(ImageMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
     const auto full = images_model(small_images(expert)),
                pruned = images_model(small_images(expert));
     ASSERT_EQ(pruned->moe_blocks().size(), 1U);
-    pruned->moe_blocks()[0].layer->keep_experts({0, 2});
+    pruned->moe->keep_experts({0, 2});
     const torch::NoGradGuard no_grad;
     full->experts->network(1)->reset_head(5);
     for (const auto& model : {full, pruned}) model->eval();
@@ -161,13 +152,8 @@ TEST(ImageMoE, PrunedEqualsTheMixtureWhoseOtherExpertsGiveZero) {
     EXPECT_TRUE(torch::equal(found.routings[0].routing.choice, wanted.routings[0].routing.choice));
     EXPECT_EQ(pruned->named_parameters().size(), 2 * (full->named_parameters().size() - 1) / 3 + 1);
 
-    const Value value = Value::from_json(pruned->config(), "model");
     EXPECT_EQ(pruned->config()["router"]["kept_experts"], (std::vector<int64_t>{0, 2}));
-    EXPECT_EQ(count_parameters(value), static_cast<double>(pruned->num_parameters()));
-    const auto again = build_model(value, 9);
-    EXPECT_EQ(again->config(), pruned->config());
-    load_state(*again, state_of(*pruned), "here");
-    again->eval();
+    const auto again = testing::rebuilt(*pruned);
     EXPECT_TRUE(torch::equal(again->forward(small_batch(24)).logits, found.logits));
   }
 }
@@ -200,22 +186,15 @@ TEST(ImageMoE, NoImageAtAllTellsTheShapes) {
 
 TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
   for (const std::string& expert : nn::image_network_names()) {
-    ImageMoEConfig config = small_images(expert);
-    const auto model = images_model(config);
-    const Value value = Value::from_json(model->config(), "model");
-    const auto again = build_model(value, 1);
-    EXPECT_EQ(again->config(), model->config());
-    EXPECT_EQ(count_parameters(value), static_cast<double>(model->num_parameters()));
-    const auto shape = build_meta_model(value);
+    const auto model = images_model(small_images(expert));
+    const auto shape = meta_copy(*model);
     EXPECT_TRUE(shape->parameters().front().is_meta());
     const MetaKernels kernels;
     const at::Tensor images = torch::empty({6, 3, 8, 8}, torch::kMeta);
     EXPECT_EQ(shape->forward(images).logits.sizes(), (std::vector<int64_t>{6, 5}));
-    load_state(*again, state_of(*model), "here");
     model->eval();
-    again->eval();
-    EXPECT_TRUE(
-        torch::equal(again->forward(small_batch(4)).logits, model->forward(small_batch(4)).logits));
+    EXPECT_TRUE(torch::equal(testing::rebuilt(*model)->forward(small_batch(4)).logits,
+                             model->forward(small_batch(4)).logits));
   }
 }
 
@@ -227,8 +206,7 @@ TEST(ImageMoE, AFreshHeadIsZeroAndTrains) {
   EXPECT_TRUE(torch::equal(logits, torch::zeros({4, 2})));
   logits.select(1, 0).sum().backward();
   EXPECT_EQ(model->config().at("num_classes"), 2);
-  EXPECT_EQ(count_parameters(Value::from_json(model->config(), "model")),
-            static_cast<double>(model->num_parameters()));
+  testing::rebuilt(*model);
 }
 
 TEST(ImageMoE, RefusesWhatDoesNotFit) {

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/gated.h"
 
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <utility>
 #include <vector>
 
-#include "base/support.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -27,15 +24,12 @@ TEST(GatedMixture, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   for (const auto& [first, count] :
        {std::pair<int64_t, int64_t>{5, 1}, {262, 300}, {19000, 1005}}) {
     const DatasetInputs part = gated_examples(config, truth, "train", first, count);
-    EXPECT_TRUE(torch::equal(part.values_NCHW.flatten(1),
-                             whole.values_NCHW.flatten(1).narrow(0, first - 5, count)));
-    EXPECT_TRUE(torch::equal(part.targets_NK.squeeze(1),
-                             whole.targets_NK.squeeze(1).narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.values_NCHW, whole.values_NCHW.narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.targets_NK, whole.targets_NK.narrow(0, first - 5, count)));
   }
   at::set_num_threads(threads);
   const DatasetInputs other = gated_examples(config, truth, "test", 5, 10);
-  EXPECT_FALSE(
-      torch::equal(other.values_NCHW.flatten(1), whole.values_NCHW.flatten(1).narrow(0, 0, 10)));
+  EXPECT_FALSE(torch::equal(other.values_NCHW, whole.values_NCHW.narrow(0, 0, 10)));
 }
 
 TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
@@ -48,13 +42,12 @@ TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
                                   .gate_norm = 2.0};
   const GatedTruth truth = gated_truth(config);
   const DatasetInputs found = gated_examples(config, truth, "train", 0, 50000);
-  const Tensor outputs = at::softplus(found.values_NCHW.flatten(1).mm(truth.a_kd.t()));
-  const Tensor off = (outputs - found.targets_NK.squeeze(1).unsqueeze(1)).abs();
+  const Tensor x = found.values_NCHW.flatten(1);
+  const Tensor off = (at::softplus(x.mm(truth.a_kd.t())) - found.targets_NK).abs();
   const Tensor chosen = off.argmin(1);
   EXPECT_LT(off.amin(1).max().item<double>(), 1e-5);
   // How often each expert is chosen where the gates give it a probability between two bounds.
-  const Tensor gates =
-      at::constant_pad_nd(found.values_NCHW.flatten(1).mm(truth.w_kd.t()), {0, 1}).softmax(1);
+  const Tensor gates = at::constant_pad_nd(x.mm(truth.w_kd.t()), {0, 1}).softmax(1);
   for (int64_t i = 0; i < 3; ++i) {
     for (const double least : {0.0, 0.2, 0.5, 0.8}) {
       const Tensor within = gates.select(1, i).ge(least) & gates.select(1, i).lt(least + 0.2);
@@ -72,10 +65,10 @@ TEST(GatedMixture, NoiseHasItsDeviation) {
   const GatedTruth truth = gated_truth(config);
   EXPECT_EQ(truth.w_kd.size(0), 0);
   const DatasetInputs found = gated_examples(config, truth, "train", 0, 40000);
-  const Tensor noise = found.targets_NK.squeeze(1) - found.values_NCHW.flatten(1).mv(truth.a_kd[0]);
+  const Tensor x = found.values_NCHW.flatten(1);
+  const Tensor noise = found.targets_NK.squeeze(1) - x.mv(truth.a_kd[0]);
   EXPECT_NEAR(noise.std().item<double>(), 0.3, 0.006);
-  EXPECT_NEAR((noise * found.values_NCHW.flatten(1).select(1, 0)).mean().item<double>(), 0.0,
-              0.008);
+  EXPECT_NEAR((noise * x.select(1, 0)).mean().item<double>(), 0.0, 0.008);
 }
 
 TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {
@@ -101,21 +94,20 @@ TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {
 }
 
 TEST(GatedMixture, TooManyExpertsAreRefused) {
-  EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3}).text,
-              ::testing::HasSubstr("do not fit into 4 dimensions; choose at most 2 experts"));
-  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 5, .num_experts = 3}).text, "");
+  const auto problem = [](const GatedMixtureConfig& config) { return config_problem(config).text; };
+  EXPECT_THAT(problem({.width = 4, .num_experts = 3}),
+              HasSubstr("do not fit into 4 dimensions; choose at most 2 experts"));
+  EXPECT_EQ(problem({.width = 5, .num_experts = 3}), "");
   // Random gates need not be orthogonal to anything, nor random regressors.
-  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3, .gates = kRandom}).text,
-            "");
+  EXPECT_EQ(problem({.width = 4, .num_experts = 3, .gates = kRandom}), "");
   const GatedMixtureConfig many{
       .width = 4, .num_experts = 6, .regressors = kRandom, .gates = kRandom};
-  EXPECT_EQ(config_problem(many).text, "");
+  EXPECT_EQ(problem(many), "");
   EXPECT_EQ(gated_truth(many).w_kd.sizes(), (std::vector<int64_t>{5, 4}));
-  EXPECT_THAT(
-      config_problem(GatedMixtureConfig{.width = 4, .num_experts = 6, .gates = kRandom}).text,
-      ::testing::HasSubstr("6 orthogonal regressors do not fit"));
-  EXPECT_THAT(config_problem(GatedMixtureConfig{.num_experts = 3, .gate_biases = {1.0}}).text,
-              ::testing::HasSubstr("gate_biases has 1 numbers, but 3 experts have 2 gates"));
+  EXPECT_THAT(problem({.width = 4, .num_experts = 6, .gates = kRandom}),
+              HasSubstr("6 orthogonal regressors do not fit"));
+  EXPECT_THAT(problem({.num_experts = 3, .gate_biases = {1.0}}),
+              HasSubstr("gate_biases has 1 numbers, but 3 experts have 2 gates"));
 }
 
 TEST(GatedMixture, BiasesAloneMakeTheExpertsAsProbableAsTheirSoftmax) {

@@ -9,17 +9,16 @@
 namespace moesaic {
 namespace {
 
+const GruConfig kSmallGru{.num_steps = 6, .input_size = 4, .hidden_size = 7, .num_classes = 3};
+
 TEST(Gru, TorchScriptEqualsItInBothViews) {
   for (const char* view : nn::kGruViewNames) {
     for (const char* gates : nn::kGruGatesNames) {
       SCOPED_TRACE(std::string(view) + ", " + gates);
-      Gru model({.num_steps = 6,
-                 .input_size = 4,
-                 .hidden_size = 7,
-                 .num_classes = 3,
-                 .view = view,
-                 .gates = gates},
-                2);
+      GruConfig config = kSmallGru;
+      config.view = view;
+      config.gates = gates;
+      Gru model(config, 2);
       torch::jit::Module script = to_torchscript(model);
       for (const int64_t batch : {1, 5}) {
         const at::Tensor images = randn({batch, 1, 6, 4}, 3, torch::kFloat);
@@ -30,7 +29,7 @@ TEST(Gru, TorchScriptEqualsItInBothViews) {
 }
 
 TEST(Gru, GatesOverTimeAreMeansOverUnits) {
-  Gru model({.num_steps = 6, .input_size = 4, .hidden_size = 7, .num_classes = 3}, 2);
+  Gru model(kSmallGru, 2);
   const at::Tensor images = randn({5, 1, 6, 4}, 3, torch::kFloat);
   const auto gates = model.gates_over_time(images);
   const nn::GruStates states = model.gru->forward(images.squeeze(1));
@@ -40,7 +39,7 @@ TEST(Gru, GatesOverTimeAreMeansOverUnits) {
 }
 
 TEST(Gru, ANewHeadHasTheClassesAndZeros) {
-  Gru model({.num_steps = 6, .input_size = 4, .hidden_size = 7, .num_classes = 3}, 2);
+  Gru model(kSmallGru, 2);
   model.reset_head(5);
   EXPECT_EQ(model.num_classes(), 5);
   const at::Tensor logits = model.forward(randn({2, 1, 6, 4}, 3, torch::kFloat)).logits;

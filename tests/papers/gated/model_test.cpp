@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/gated.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <torch/script.h>
 
 #include <cmath>
 
 #include "base/support.h"
-#include "moesaic/config/document.h"
 #include "moesaic/export/formats.h"
-#include "moesaic/models/registry.h"
+#include "support/matchers.h"
+#include "support/models.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -17,12 +17,10 @@ namespace {
 
 using at::Tensor;
 
-std::shared_ptr<Model> build(const std::string& json) {
-  return build_model(Document::from_text(json, "model.json").root(), 3);
-}
+using testing::model_from;
 
 TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
-  const auto model = build(
+  const auto model = model_from(
       R"({"name": "gated-moe", "width": 4, "num_experts": 3, "link": "sigmoid", "gates": "random"})");
   const auto& mixture = dynamic_cast<GatedMoE&>(*model);
   const Tensor x = randn({5, 1, 1, 4}, 1, torch::kFloat);
@@ -41,24 +39,24 @@ TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
 }
 
 TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
-  const auto random = build(R"({"name": "gated-moe", "num_experts": 4, "gates": "random"})");
+  const auto random = model_from(R"({"name": "gated-moe", "num_experts": 4, "gates": "random"})");
   const auto& mixture = dynamic_cast<GatedMoE&>(*random);
   expect_close(mixture.regressors.norm(2, {1}), torch::ones({4}), 1e-6);
   expect_close(mixture.gates.norm(2, {1}), torch::ones({3}), 1e-6);
-  const auto axes = build(R"({"name": "gated-moe", "regressors": "axes"})");
-  EXPECT_TRUE(
-      torch::equal(dynamic_cast<GatedMoE&>(*axes).regressors, torch::eye(10).slice(0, 0, 2)));
-  EXPECT_EQ(dynamic_cast<GatedMoE&>(*axes).gates.abs().sum().item<double>(), 0.0);
+  const auto along_axes = model_from(R"({"name": "gated-moe", "regressors": "axes"})");
+  const auto& axes = dynamic_cast<GatedMoE&>(*along_axes);
+  EXPECT_TRUE(torch::equal(axes.regressors, torch::eye(10).slice(0, 0, 2)));
+  EXPECT_EQ(axes.gates.abs().sum().item<double>(), 0.0);
   EXPECT_THAT(
       test::usage_of([] {
-        build(R"({"name": "gated-moe", "width": 2, "num_experts": 3, "regressors": "axes"})");
+        model_from(R"({"name": "gated-moe", "width": 2, "num_experts": 3, "regressors": "axes"})");
       }),
-      ::testing::HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
+      HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
 }
 
 TEST(GatedMoE, GatesMayHaveBiases) {
-  const auto model = build(R"({"name": "gated-moe", "width": 4, "num_experts": 3, "gates": "random",
-                               "has_gate_biases": true})");
+  const auto model = model_from(R"({"name": "gated-moe", "width": 4, "num_experts": 3,
+                                    "gates": "random", "has_gate_biases": true})");
   auto& mixture = dynamic_cast<GatedMoE&>(*model);
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(mixture.gates_bias.abs().sum().item<double>(), 0.0);
@@ -78,9 +76,8 @@ TEST(GatedMoE, GatesMayHaveBiases) {
 TEST(GatedMoE, TorchScriptEqualsItForEveryLink) {
   for (const char* link : kLinkNames) {
     SCOPED_TRACE(link);
-    const auto model = build(std::string(
-                                 R"({"name": "gated-moe", "num_experts": 3, "gates": "random",
-        "link": ")") + link + "\"}");
+    const auto model = model_from(fmt::format(
+        R"({{"name": "gated-moe", "num_experts": 3, "gates": "random", "link": "{}"}})", link));
     torch::jit::Module script = to_torchscript(*model);
     for (const int64_t batch : {1, 7}) {
       const Tensor x = randn({batch, 1, 1, 10}, 5, torch::kFloat);

@@ -23,18 +23,14 @@ double mean(const std::function<double(double)>& f) {
   return sum * kStep / std::sqrt(2.0 * std::numbers::pi);
 }
 
-double g(Link link, double z) {
-  return link_at(link, z);
-}
-
 TEST(OutputTransforms, OfTheIdentityAreThePapers) {
   for (const double s2 : {0.0, 0.0025, 1.0}) {
     const OutputTransforms found = output_transforms(Link::identity, std::sqrt(s2));
     EXPECT_NEAR(found.alpha, 0.0, 1e-9);
     EXPECT_NEAR(found.beta, -6.0 * (1.0 + s2), 1e-9);
     EXPECT_NEAR(found.gamma, 0.0, 1e-9);
-    EXPECT_NEAR(found.e4, 3.0 + 3.0 * s2 * s2 + 6.0 * s2,
-                1e-9);  // The paper's "- 6" is a misprint.
+    // The paper's "- 6" is a misprint.
+    EXPECT_NEAR(found.e4, 3.0 + 3.0 * s2 * s2 + 6.0 * s2, 1e-9);
     EXPECT_NEAR(found.delta, 0.0, 1e-9);
     EXPECT_NEAR(found.e2, -(1.0 + s2), 1e-9);
     EXPECT_NEAR(found.c4, 24.0, 1e-8);
@@ -60,13 +56,13 @@ TEST(OutputTransforms, SatisfyBothConditions) {
     SCOPED_TRACE(kLinkNames.at(static_cast<size_t>(link)));
     const OutputTransforms t = output_transforms(link, kNoise);
     const auto s4 = [&](double z) {
-      const double v = g(link, z), v2 = v * v;
+      const double v = link_at(link, z), v2 = v * v;
       return v2 * v2 + 6.0 * v2 * kVariance + 3.0 * kVariance * kVariance +
              t.alpha * (v2 * v + 3.0 * v * kVariance) + t.beta * (v2 + kVariance) + t.gamma * v +
              t.e4;
     };
     const auto s2 = [&](double z) {
-      const double v = g(link, z);
+      const double v = link_at(link, z);
       return v * v + kVariance + t.delta * v + t.e2;
     };
     EXPECT_NEAR(mean(s4), 0.0, 1e-7);

@@ -33,22 +33,16 @@ RunConfig gated_run(const std::vector<std::string>& changes = {}) {
       changes);
 }
 
-const std::vector<std::string> kOnlyL4 = {"phases.both.steps=0",
-                                          "phases.em.steps=0",
-                                          "phases.regressors.steps=3000",
-                                          "phases.regressors.optimizer.lr=0.004",
-                                          "phases.regressors.schedule={\"name\": \"linear\"}",
-                                          "phases.regressors.batch_size=512",
-                                          "phases.signs.num_samples=4000",
-                                          "phases.gates.steps=300",
-                                          "phases.gates.batch_size=512"};
-
 at::Tensor parameter(Model& model, const std::string& name) {
   return model.named_parameters()["mixture." + name].detach().to(torch::kDouble);
 }
 
 TEST(GatedRun, RecoversTheMixtureByTheTwoLosses) {
-  const auto model = train_in_memory(gated_run(kOnlyL4));
+  const auto model = train_in_memory(gated_run(
+      {"phases.both.steps=0", "phases.em.steps=0", "phases.regressors.steps=3000",
+       "phases.regressors.optimizer.lr=0.004", "phases.regressors.batch_size=512",
+       "phases.regressors.schedule={\"name\": \"linear\"}", "phases.signs.num_samples=4000",
+       "phases.gates.steps=300", "phases.gates.batch_size=512"}));
   const GatedTruth truth = gated_truth({.width = 5});
   const at::Tensor a = parameter(*model, "regressors");
   const at::Tensor w = parameter(*model, "gates");
@@ -80,14 +74,12 @@ TEST(GatedRun, SeedsSeeOtherSamplesAndBlocksDoNotMatter) {
 }
 
 TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
-  const std::vector<std::string> alone = {"phases.regressors.steps=0", "phases.signs.steps=0",
-                                          "phases.gates.steps=0", "phases.em.steps=0"};
-  const auto changes_with = [&](const std::string& change) {
-    std::vector<std::string> changes = alone;
-    changes.push_back(change);
+  const auto run = [](std::vector<std::string> changes) {
+    changes.insert(changes.end(),
+                   {"phases.regressors.steps=0", "phases.signs.steps=0", "phases.gates.steps=0"});
     return train_in_memory(gated_run(changes));
   };
-  const auto before = changes_with("phases.both.steps=0");
+  const auto before = run({"phases.both.steps=0", "phases.em.steps=0"});
   const auto moved = [&](const std::shared_ptr<Model>& after) {
     const auto differs = [&](const char* name) {
       return !torch::equal(parameter(*before, name), parameter(*after, name));
@@ -95,15 +87,13 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
     return std::pair{differs("regressors"), differs("gates")};
   };
   const auto trained = [&](const std::string& trains) {
-    return moved(changes_with("phases.both.trainable=[\"" + trains + "\"]"));
+    return moved(run({"phases.em.steps=0", "phases.both.trainable=[\"" + trains + "\"]"}));
   };
   EXPECT_EQ(trained("regressors"), std::pair(true, false));
   EXPECT_EQ(trained("gates"), std::pair(false, true));
   EXPECT_EQ(trained(".*"), std::pair(true, true));
   const auto by_em = [&](const std::string& frozen) {
-    return moved(train_in_memory(
-        gated_run({"phases.both.steps=0", "phases.regressors.steps=0", "phases.signs.steps=0",
-                   "phases.gates.steps=0", "phases.em.frozen=[" + frozen + "]"})));
+    return moved(run({"phases.both.steps=0", "phases.em.frozen=[" + frozen + "]"}));
   };
   EXPECT_EQ(by_em(""), std::pair(true, true));
   EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));

@@ -8,6 +8,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/ops/normals.h"
+#include "papers/latent/plain_experts.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 
@@ -16,21 +17,8 @@ namespace {
 
 using at::Tensor;
 
-double he3(double z) {
-  return (z * z * z - 3 * z) / std::sqrt(6.0);
-}
-double he4(double z) {
-  return (z * z * z * z - 6 * z * z + 3) / std::sqrt(24.0);
-}
-double he5(double z) {
-  return (z * z * z * z * z - 10 * z * z * z + 15 * z) / std::sqrt(120.0);
-}
-
-double latent_product(const Tensor& a, const Tensor& b) {
-  double sum = 0.0;
-  for (int64_t j = 0; j < a.size(0); ++j) sum += a[j].item<double>() * b[j].item<double>();
-  return sum;
-}
+using testing::dot_product;
+using testing::hermite;
 
 TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   const LatentClustersConfig config{.width = 21, .num_clusters = 3, .noise = 0.1};
@@ -40,16 +28,13 @@ TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   at::set_num_threads(1);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{5, 1}, {262, 300}, {2900, 105}}) {
     const DatasetInputs part = latent_examples(config, truth, "train", first, count);
-    EXPECT_TRUE(torch::equal(part.values_NCHW.flatten(1),
-                             whole.values_NCHW.flatten(1).narrow(0, first - 5, count)));
-    EXPECT_TRUE(torch::equal(part.targets_NK.squeeze(1),
-                             whole.targets_NK.squeeze(1).narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.values_NCHW, whole.values_NCHW.narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.targets_NK, whole.targets_NK.narrow(0, first - 5, count)));
     EXPECT_TRUE(torch::equal(part.groups_N, whole.groups_N.narrow(0, first - 5, count)));
   }
   at::set_num_threads(threads);
   const DatasetInputs other = latent_examples(config, truth, "test", 5, 10);
-  EXPECT_FALSE(
-      torch::equal(other.values_NCHW.flatten(1), whole.values_NCHW.flatten(1).narrow(0, 0, 10)));
+  EXPECT_FALSE(torch::equal(other.values_NCHW, whole.values_NCHW.narrow(0, 0, 10)));
 }
 
 TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
@@ -60,11 +45,11 @@ TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
     const DatasetInputs found = latent_examples(config, truth, "train", 100, 200);
     for (int64_t i = 0; i < 200; ++i) {
       const auto c = found.groups_N[i].item<int64_t>();
-      const double z = latent_product(found.values_NCHW.flatten(1)[i], truth.local_Cd[c]);
-      const double g = he3(latent_product(found.values_NCHW.flatten(1)[i], truth.global_1d[0]));
-      const double wanted = he3(z) + (c % 2 == 0 ? he5(z) + g : he4(z) - g);
-      EXPECT_NEAR(found.targets_NK.squeeze(1)[i].item<double>(), wanted,
-                  1e-4 * (1.0 + std::abs(wanted)));
+      const Tensor x = found.values_NCHW[i].flatten();
+      const double z = dot_product(x, truth.local_Cd[c]);
+      const double g = hermite(3, dot_product(x, truth.global_1d[0]));
+      const double wanted = hermite(3, z) + (c % 2 == 0 ? hermite(5, z) + g : hermite(4, z) - g);
+      EXPECT_NEAR(found.targets_NK[i][0].item<double>(), wanted, 1e-4 * (1.0 + std::abs(wanted)));
     }
   }
 }
@@ -138,9 +123,9 @@ TEST(LatentClusters, TakeTheSignsOfExample41) {
   const DatasetInputs found = latent_examples(config, truth, "train", 7, 90);
   for (int64_t i = 0; i < 90; ++i) {
     const auto c = found.groups_N[i].item<int64_t>();
-    const Tensor x = found.values_NCHW.flatten(1)[i];
-    const double z = latent_product(x, truth.local_Cd[c]);
-    const double g = 2 * latent_product(x, truth.global_1d[0]);
+    const Tensor x = found.values_NCHW[i].flatten();
+    const double z = dot_product(x, truth.local_Cd[c]);
+    const double g = 2 * dot_product(x, truth.global_1d[0]);
     const double wanted = (z * z - 1) / std::sqrt(2.0) + (c == 0 ? g : c == 1 ? -g : 0.0);
     EXPECT_NEAR(found.targets_NK[i][0].item<double>(), wanted, 1e-4 * (1.0 + std::abs(wanted)));
   }

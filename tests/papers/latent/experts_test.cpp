@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/latent.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "moesaic/nn/init.h"
+#include "papers/latent/plain_experts.h"
 #include "support/tensors.h"
 
 namespace moesaic::nn {
@@ -20,31 +20,6 @@ ShallowExperts some_experts(bool hermite) {
                                         .activation = hermite ? "hermite" : "relu",
                                         .max_bias = 0.7},
                         make_generator(1));
-}
-
-/// He_3 to He_5 over the roots of their factorials.
-double normalised(int64_t degree, double z) {
-  const double z2 = z * z;
-  if (degree == 3) return (z2 - 3) * z / std::sqrt(6.0);
-  if (degree == 4) return ((z2 - 6) * z2 + 3) / std::sqrt(24.0);
-  return ((z2 - 10) * z2 + 15) * z / std::sqrt(120.0);
-}
-
-/// f_m(x) by loops.
-double output_of(const ShallowExpertsImpl& experts, int64_t m, const Tensor& x) {
-  const auto number = [](const Tensor& of) { return of.item<double>(); };
-  double sum = 0.0;
-  for (int64_t j = 0; j < 5; ++j) {
-    double z = number(experts.b[m][j]), value = 0.0;
-    for (int64_t c = 0; c < 4; ++c) z += number(experts.w[m][j][c]) * number(x[c]);
-    if (experts.hermite.defined()) {
-      for (int64_t k = 3; k <= 5; ++k) value += number(experts.hermite[m][j][k]) * normalised(k, z);
-    } else {
-      value = std::max(z, 0.0);
-    }
-    sum += number(experts.a[m][j]) * value;
-  }
-  return sum / 5;
 }
 
 class ShallowExpertsOf : public ::testing::TestWithParam<bool> {};
@@ -62,7 +37,7 @@ TEST_P(ShallowExpertsOf, RowsAreOutputsOfTheirExpertsAndZeroWithoutOne) {
   ASSERT_EQ(found.sizes(), at::IntArrayRef({6, 1}));
   const int64_t expert[] = {0, 0, 2, 2, 2}, token[] = {1, 4, 0, 1, 5};
   for (int64_t r = 0; r < 5; ++r) {
-    const double wanted = output_of(*experts, expert[r], x_Td[token[r]]);
+    const double wanted = testing::plain_output(*experts, expert[r], x_Td[token[r]]);
     EXPECT_NEAR(found[r][0].item<double>(), wanted, 1e-5 * (1 + std::abs(wanted)));
   }
   EXPECT_EQ(found[5].item<float>(), 0.0F);

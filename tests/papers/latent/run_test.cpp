@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
@@ -110,8 +111,8 @@ TEST(LatentRun, AStepOfThePhasesIsThatOfAlgorithm1) {
         w[m][j].copy_(moved / moved.norm());
       }
     }
-    testing::expect_close(found.model->experts->w.to(torch::kDouble), w, 1e-4);
-    testing::expect_close(found.model->moe->router->weight[1].to(torch::kDouble), -between, 1e-6);
+    expect_close(found.model->experts->w.to(torch::kDouble), w, 1e-4);
+    expect_close(found.model->moe->router->weight[1].to(torch::kDouble), -between, 1e-6);
     EXPECT_EQ(found.model->config().at("routing"), "adaptive");
   }
 }
@@ -132,7 +133,7 @@ std::vector<std::vector<std::pair<int64_t, float>>> rows_by_sample(const RoutedB
 
 TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
   const SampleRng ties(3, 4);
-  const Tensor x = testing::randn({4000, 5}, 1, torch::kFloat), y = torch::zeros({4000});
+  const Tensor x = randn({4000, 5}, 1, torch::kFloat), y = torch::zeros({4000});
   const Tensor router = torch::zeros({4, 5});
   const auto whole = rows_by_sample(route_samples(x, y, router, nn::kTopOne, ties, 100), 4000);
   int64_t count[4] = {};
@@ -150,8 +151,8 @@ TEST(LatentRouting, TiesGoToOneExpertAtRandomWithTheGateOneOverM) {
 
 TEST(LatentRouting, IsByTheLargestLogitOrByTheSign) {
   const SampleRng ties(3, 4);
-  const Tensor x = testing::randn({60, 5}, 1, torch::kFloat), y = torch::zeros({60});
-  const Tensor router = testing::randn({3, 5}, 2, torch::kFloat);
+  const Tensor x = randn({60, 5}, 1, torch::kFloat), y = torch::zeros({60});
+  const Tensor router = randn({3, 5}, 2, torch::kFloat);
   const Tensor h = x.to(torch::kDouble).mm(router.to(torch::kDouble).t());
   const auto top = rows_by_sample(route_samples(x, y, router, nn::kTopOne, ties, 0), 60);
   const auto adaptive =
@@ -187,7 +188,7 @@ TEST(LatentRun, TheRouterAscendsTheGradientOfTheCorrelation) {
   (f * inputs.targets_NK).mean().backward();
   const Tensor wanted = found.before.at("moe.router.weight") + model->moe->router->weight.grad();
   const Tensor& theta = found.model->moe->router->weight;
-  testing::expect_close(theta, wanted, 1e-5);
+  expect_close(theta, wanted, 1e-5);
   EXPECT_FALSE(torch::allclose(theta, found.before.at("moe.router.weight"), 1e-5, 1e-4));
   EXPECT_LT(theta.sum(0).abs().max().item<double>(), 1e-5);
 }
@@ -218,7 +219,7 @@ void check_ridge(const std::string& router) {
   const Tensor before = found.before.at("moe.experts.w");
   EXPECT_FALSE(torch::equal(own.b, found.before.at("moe.experts.b")));
   const Tensor kept = (own.w * before).sum(2);
-  testing::expect_close(kept.abs(), torch::ones({2, 6}), 1e-5);
+  expect_close(kept.abs(), torch::ones({2, 6}), 1e-5);
   EXPECT_TRUE(kept.min().item<double>() < 0 && kept.max().item<double>() > 0);
 }
 
@@ -233,18 +234,17 @@ TEST(LatentRun, RidgeRegressionIsJointWhereExpertsShareSamples) {
 TEST(LatentRun, RidgeRegressionChoosesLambdaByHeldOutSamples) {
   const auto error = [](const std::string& lambdas) {
     const TempDir folder;
-    Trainer trainer(latent_run(only_phase(
-                        "solve", {"phases.specialise.steps=1", "phases.solve.lambdas=" + lambdas})),
-                    options_with_described(folder / "run"));
-    trainer.run();
-    const std::string lines = read_text(folder / "run/metrics.jsonl");
-    const size_t at = lines.find("\"lambda\":");
-    EXPECT_NE(at, std::string::npos) << lines;
+    Trainer(latent_run(only_phase(
+                "solve", {"phases.specialise.steps=1", "phases.solve.lambdas=" + lambdas})),
+            options_with_described(folder / "run"))
+        .run();
+    std::istringstream metrics(read_text(folder / "run/metrics.jsonl"));
     std::map<std::string, double> found;
-    const auto line = nlohmann::json::parse(
-        lines.substr(lines.rfind('\n', at) + 1, lines.find('\n', at) - lines.rfind('\n', at) - 1));
-    for (const auto& [name, value] : line.items()) {
-      if (name.starts_with("held_out") || name == "lambda") found[name] = value;
+    for (std::string line; std::getline(metrics, line);) {
+      const auto row = nlohmann::json::parse(line);
+      for (const auto& [name, value] : row.items()) {
+        if (name.starts_with("held_out") || name == "lambda") found[name] = value;
+      }
     }
     return found;
   };
@@ -274,7 +274,7 @@ TEST(LatentRun, SeedsSeeOtherSamplesAndBlocksRoundOnly) {
   };
   const Tensor once = weights({});
   EXPECT_TRUE(torch::equal(once, weights({})));
-  testing::expect_close(once, weights({"phases.specialise.chunk_size=7"}), 1e-5);
+  expect_close(once, weights({"phases.specialise.chunk_size=7"}), 1e-5);
   EXPECT_FALSE(torch::allclose(once, weights({"seed=6"}), 1e-2, 1e-2));
 }
 
@@ -303,7 +303,7 @@ TEST(LatentRun, ARestartMayChangeTheNumbersOfExpertsAndNeurons) {
   const TrainedLatent found = train_latent(latent_run(only_phase("specialise", changes)), "route");
   const nn::ShallowExpertsImpl& own = *found.model->experts;
   EXPECT_EQ(own.w.sizes(), at::IntArrayRef({3, 9, 24}));
-  testing::expect_close(own.w.detach().norm(2, {2}), torch::ones({3, 9}), 1e-5);
+  expect_close(own.w.detach().norm(2, {2}), torch::ones({3, 9}), 1e-5);
   EXPECT_TRUE(own.a.abs().eq(1).all().item<bool>());
   EXPECT_GT(own.b.abs().max().item<double>(), 0.5);
   EXPECT_LE(own.b.abs().max().item<double>(), 1.0);
@@ -341,7 +341,7 @@ TEST(LatentRun, GoesThroughATableEpochByEpoch) {
     w += k.unsqueeze(2) * (x - p.unsqueeze(2) * w);
     w /= w.norm(2, {2}, true);
   }
-  testing::expect_close(found.model->experts->w, w, 1e-4);
+  expect_close(found.model->experts->w, w, 1e-4);
   const auto refusal = [&](const std::string& change) {
     std::vector<std::string> with = changes;
     with.push_back(change);
@@ -427,16 +427,10 @@ TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
   EXPECT_THAT(failure_that_changes_nothing(start_phase(1, {"phases.route.lr=1e5"})),
               HasSubstr("a step moves logits by"));
   const StartedPhase ridge = start_phase(3);
-  {
-    const torch::NoGradGuard no_grad;
-    ridge.model->moe->router->weight.fill_(std::nan(""));
-  }
+  ridge.model->moe->router->weight.detach().fill_(std::nan(""));
   EXPECT_THAT(failure_that_changes_nothing(ridge), HasSubstr("the logits of token 0 are NaN"));
   const StartedPhase none = start_phase(3);
-  {
-    const torch::NoGradGuard no_grad;
-    none.model->experts->w.fill_(std::nan(""));  // No sum of squares is above 0.
-  }
+  none.model->experts->w.detach().fill_(std::nan(""));  // No sum of squares is above 0.
   EXPECT_THAT(failure_that_changes_nothing(none), HasSubstr("no sample to any expert"));
 }
 
@@ -445,10 +439,7 @@ TEST(LatentRun, TheTurnOfAStepIsOfTheNeuronsThatTakeIt) {
       start_phase(2, {"phases.specialise.restart=false", "phases.specialise.chunk_size=120",
                       "phases.specialise.lr=0.1"});
   Tensor& a = started.model->experts->a;
-  {
-    const torch::NoGradGuard no_grad;
-    a.copy_(testing::randn({2, 6}, 3, torch::kFloat));
-  }
+  a.detach().copy_(randn({2, 6}, 3, torch::kFloat));
   const DatasetInputs inputs = samples_of(2, 120);
   const Tensor mean = open_dataset("latent-small", "train")->directions().at("mean");
   double sum = 0.0;

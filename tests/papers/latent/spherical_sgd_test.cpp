@@ -114,7 +114,7 @@ void expect_plain_steps(int64_t experts, int64_t hidden, int64_t width, int64_t 
     SphericalNeurons neurons = before;
     neurons.w_Nd = before.w_Nd.clone();
     ops::spherical_sgd_by(kernel, neurons, samples, step);
-    testing::expect_close(neurons.w_Nd, wanted, 3e-6);
+    expect_close(neurons.w_Nd, wanted, 3e-6);
     if (width > 1) {
       EXPECT_GT((neurons.w_Nd - before.w_Nd).abs().max().item<double>(), 1e-3);
     }
@@ -148,7 +148,7 @@ TEST(SphericalSgd, ASampleAlongAWeightLeavesIt) {
                               torch::arange(kCount + 1), torch::arange(kCount),
                               torch::ones({kCount})};
   spherical_sgd(neurons, samples, 300.0);
-  testing::expect_close(neurons.w_Nd, before, 2e-2);  // Rounding of p, up to 70 000 times.
+  expect_close(neurons.w_Nd, before, 2e-2);  // Rounding of p, up to 70 000 times.
 }
 
 TEST(SphericalSgd, LongBlocksEqualShortOnes) {
@@ -167,7 +167,7 @@ TEST(SphericalSgd, LongBlocksEqualShortOnes) {
   };
   part(0, ends[0], ends[1], ends[1] + 5);
   part(ends[0], ends[1], ends[1] + 5, all.sample.size(0));
-  testing::expect_close(once.w_Nd, parts.w_Nd, 1e-5);
+  expect_close(once.w_Nd, parts.w_Nd, 1e-5);
 }
 
 TEST(SphericalSgd, NormsOfLongBlocksStayThoseOfSingleSteps) {
@@ -176,7 +176,7 @@ TEST(SphericalSgd, NormsOfLongBlocksStayThoseOfSingleSteps) {
   SphericalNeurons neurons = some_neurons(6, 21, 0);
   const Tensor wanted = plain_steps(neurons, samples, kStep);
   spherical_sgd(neurons, samples, kStep);
-  testing::expect_close(neurons.w_Nd, wanted, 1e-4);
+  expect_close(neurons.w_Nd, wanted, 1e-4);
 }
 
 TEST(SphericalSgd, HasTheSameBitsOnAnyNumberOfThreads) {

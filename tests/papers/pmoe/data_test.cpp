@@ -16,9 +16,10 @@ constexpr PatchPatternsConfig kCase{
 TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
   const PatternSets sets = pattern_sets(kCase);
   EXPECT_NEAR(sets.deciding_2d[0].dot(sets.deciding_2d[1]).item<double>(), 0.3, 1e-6);
-  const DatasetInputs made = patch_patterns(kCase, pattern_sets(kCase), "train", 0, 500);
-  EXPECT_LT((made.values_NCHW.squeeze(1).norm(2, {2}) - 1).abs().max().item<double>(), 1e-5);
-  const Tensor product = made.values_NCHW.squeeze(1).matmul(sets.deciding_2d.t());  // [N, n, 2]
+  const DatasetInputs made = patch_patterns(kCase, sets, "train", 0, 500);
+  const Tensor x = made.values_NCHW.squeeze(1);
+  EXPECT_LT((x.norm(2, {2}) - 1).abs().max().item<double>(), 1e-5);
+  const Tensor product = x.matmul(sets.deciding_2d.t());  // [N, n, 2]
   const Tensor is_own = torch::zeros({500, 10}).scatter_(1, made.groups_N.unsqueeze(1), 1.0).gt(0);
   const Tensor own = product.index({is_own});
   for (int64_t i = 0; i < 500; ++i) {
@@ -37,13 +38,12 @@ TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
 }
 
 TEST(PatchPatterns, AreAFunctionOfSplitAndIndex) {
-  const DatasetInputs all = patch_patterns(kCase, pattern_sets(kCase), "train", 100, 50);
-  EXPECT_TRUE(torch::equal(
-      patch_patterns(kCase, pattern_sets(kCase), "train", 120, 3).values_NCHW.squeeze(1),
-      all.values_NCHW.squeeze(1).slice(0, 20, 23)));
-  EXPECT_FALSE(torch::equal(
-      patch_patterns(kCase, pattern_sets(kCase), "test", 100, 50).values_NCHW.squeeze(1),
-      all.values_NCHW.squeeze(1)));
+  const auto values = [](const std::string& split, int64_t first, int64_t count) {
+    return patch_patterns(kCase, pattern_sets(kCase), split, first, count).values_NCHW;
+  };
+  const Tensor all = values("train", 100, 50);
+  EXPECT_TRUE(torch::equal(values("train", 120, 3), all.slice(0, 20, 23)));
+  EXPECT_FALSE(torch::equal(values("test", 100, 50), all));
 }
 
 TEST(PatchPatterns, RefuseWhatNoVectorsHave) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pmoe.h"
 
-#include "base/support.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/plan.h"
 #include "prune/plan_networks.h"
 #include "support/matchers.h"
+#include "support/models.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -14,21 +14,18 @@ namespace {
 using at::Tensor;
 
 PMoEConfig small_pmoe(int64_t classes = 2) {
-  PMoEConfig config;
-  config.channels = 2;
-  config.image_size = {6, 4};
-  config.patch_size = {3, 2};
-  config.num_classes = classes;
-  config.num_experts = 4;
-  config.num_neurons = 3;
-  config.init_std = 0.5;
-  config.router->num_selected_patches = 2;
-  config.router->init_std = 0.5;
-  return config;
+  return {.channels = 2,
+          .image_size = {6, 4},
+          .patch_size = {3, 2},
+          .num_classes = classes,
+          .num_experts = 4,
+          .num_neurons = 3,
+          .init_std = 0.5,
+          .router = PMoERouterConfig{.num_selected_patches = 2, .init_std = 0.5}};
 }
 
 Tensor some_images(int64_t count) {
-  return testing::randn({count, 2, 6, 4}, 7, torch::kFloat);
+  return randn({count, 2, 6, 4}, 7, torch::kFloat);
 }
 
 /// f of one image by plain loops over experts, selected patches and neurons (eqs. 1, 23).
@@ -75,9 +72,8 @@ void expect_plain(const PMoEConfig& config) {
   const ModelOutput output = model.forward(images);
   for (int64_t i = 0; i < 5; ++i) {
     const Tensor f = plain_outputs(model, images[i]);
-    testing::expect_close(output.pre_logits[i], f, 1e-5);
-    testing::expect_close(output.logits[i], config.num_classes == 2 ? at::cat({f / 2, -f / 2}) : f,
-                          1e-5);
+    expect_close(output.pre_logits[i], f, 1e-5);
+    expect_close(output.logits[i], config.num_classes == 2 ? at::cat({f / 2, -f / 2}) : f, 1e-5);
   }
 }
 
@@ -111,17 +107,13 @@ TEST(PMoE, PruningRanksTheExpertsOfEachClassApart) {
   PMoEConfig config = small_pmoe();
   config.output = "by_class";
   PMoE model(config, 3);
-  {
-    const torch::NoGradGuard no_grad;
-    for (int64_t e = 0; e < 4; ++e) model.moe->router->weight[e].fill_(e == 1 ? 9 : 4 - e);
-  }
+  const Tensor router = model.moe->router->weight.detach();
+  for (int64_t e = 0; e < 4; ++e) router[e].fill_(e == 1 ? 9 : 4 - e);
   const PrunePlan plan = plan_pruning(model, nullptr, "router-magnitude", KeepSpec::fraction(0.5));
   EXPECT_EQ(plan.layers[0].kept, (std::vector<int64_t>{1, 2}));
   apply_plan(model, plan);
-  PMoE again(parse<PMoEConfig>(Value::from_json(model.config(), "model"), "model"), 9);
-  load_state(again, state_of(model), "test");
-  EXPECT_TRUE(
-      at::equal(again.forward(some_images(5)).logits, model.forward(some_images(5)).logits));
+  EXPECT_TRUE(at::equal(testing::rebuilt(model)->forward(some_images(5)).logits,
+                        model.forward(some_images(5)).logits));
 }
 
 TEST(PMoE, SaysWhatDoesNotFit) {
@@ -133,9 +125,7 @@ TEST(PMoE, SaysWhatDoesNotFit) {
   EXPECT_EQ(problem([](PMoEConfig&) {}), "");
   EXPECT_THAT(problem([](PMoEConfig& c) { c.router->num_selected_patches = 5; }),
               HasSubstr("cannot select 5 of 4 patches"));
-  EXPECT_THAT(problem([](PMoEConfig& c) {
-                c.patch_size = {4, 2};
-              }),
+  EXPECT_THAT(problem([](PMoEConfig& c) { c.patch_size.height = 4; }),
               HasSubstr("patches of 4 x 2 do not divide an image of 6 x 4; choose 3 x 2"));
   EXPECT_THAT(problem([](PMoEConfig& c) { c.router.reset(); }),
               HasSubstr("4 experts need a router"));

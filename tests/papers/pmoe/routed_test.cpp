@@ -17,24 +17,28 @@ using at::Tensor;
 
 /// Two experts of two of four patches, which are single numbers: the first takes the largest, the
 /// second the smallest.
-std::shared_ptr<PMoE> two_experts() {
-  PMoEConfig config;
-  config.image_size = {2, 2};
-  config.patch_size = 1;
-  config.num_experts = 2;
-  config.num_neurons = 1;
-  config.router->num_selected_patches = 2;
+std::shared_ptr<PMoE> two_experts(const PMoERouterConfig& router = {.num_selected_patches = 2}) {
+  const PMoEConfig config{
+      .image_size = 2, .patch_size = 1, .num_experts = 2, .num_neurons = 1, .router = router};
   auto model = std::make_shared<PMoE>(config, 1);
-  const torch::NoGradGuard no_grad;
-  model->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
+  model->moe->router->weight.detach().copy_(torch::tensor({{1.0F}, {-1.0F}}));
   return model;
 }
 
-DatasetInfo four_places(const std::string& split) {
-  DatasetInfo info{.name = "places", .split = split};
-  info.classes = {"first", "second"};
-  info.groups = {"p1", "p2", "p3", "p4"};
-  return info;
+DatasetInfo four_places() {
+  return {.name = "places",
+          .split = "test",
+          .classes = {"first", "second"},
+          .groups = {"p1", "p2", "p3", "p4"}};
+}
+
+/// What the probe finds on this data.
+Measurement routed_patches(Model& model, const std::shared_ptr<const Dataset>& data) {
+  const c10::InferenceMode inference;
+  ProbedModel subject(model, 0, {{"train", data}, {"test", data}}, {.num_loader_threads = 0});
+  Measurement found;
+  probes().at("routed").measure(subject, found);
+  return found;
 }
 
 TEST(RoutedProbe, CountsThePatchesThatDecide) {
@@ -43,17 +47,15 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
                                   {4.0F, 3.0F, 2.0F, 1.0F},
                                   {1.0F, 2.0F, 3.0F, 4.0F}});
   const Tensor label = torch::tensor({0, 0, 1, 1}), place = torch::tensor({0, 1, 2, 0});
-  const auto data = make_input_dataset(
-      four_places("test"),
-      {.values_NCHW = x.view({4, 1, 2, 2}), .labels_N = label, .groups_N = place});
+  const DatasetInputs inputs{
+      .values_NCHW = x.view({4, 1, 2, 2}), .labels_N = label, .groups_N = place};
   const auto model = two_experts();
-  const DataSplits splits = {{"train", data}, {"test", data}};
-  const Probe& probe = probes().at("routed");
-  EXPECT_EQ(probe.metrics(*model, splits).size(), 6U);
-  const c10::InferenceMode inference;
-  ProbedModel subject(*model, 0, splits, {.num_loader_threads = 0});
-  Measurement found;
-  probe.measure(subject, found);
+  const auto metrics = [&](const std::shared_ptr<const Dataset>& data) {
+    return probes().at("routed").metrics(*model, {{"train", data}, {"test", data}}).size();
+  };
+  const auto data = make_input_dataset(four_places(), inputs);
+  EXPECT_EQ(metrics(data), 6U);
+  const Measurement found = routed_patches(*model, data);
   // Class 1: expert 1 gets both, the first with the largest gate. Class 2: expert 2 gets both, only
   // the last with the largest gate.
   EXPECT_EQ(found.numbers.at("routed_class_1"), 100.0);
@@ -61,33 +63,20 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
   EXPECT_EQ(found.numbers.at("routed_class_2"), 100.0);
   EXPECT_EQ(found.numbers.at("largest_gate_class_2"), 50.0);
   EXPECT_EQ(found.numbers.at("routed_by_any_class_1"), 100.0);
-  DatasetInfo info = four_places("test");
-  info.groups = {"p1", "p2", "p3", "p4", "p5"};
-  const auto other = make_input_dataset(
-      info, {.values_NCHW = x.view({4, 1, 2, 2}), .labels_N = label, .groups_N = place});
-  EXPECT_TRUE(probe.metrics(*model, {{"train", other}, {"test", other}}).empty());
+  DatasetInfo other = four_places();
+  other.groups.push_back("p5");
+  EXPECT_EQ(metrics(make_input_dataset(other, inputs)), 0U);
 }
 
 /// By lemma 4.1 it is expert c that gets the patches of class c.
 TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
-  PMoEConfig config = two_experts()->settings();
-  config.router->gate = "one";
-  config.router->num_selected_patches = 1;
-  PMoE model(config, 1);
-  {
-    const torch::NoGradGuard no_grad;
-    model.moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
-  }
   // Expert 1 takes the largest patch, expert 2 the smallest: of class 1 each gets one example's.
-  const Tensor x =
-      torch::tensor({{4.0F, 3.0F, 2.0F, 1.0F}, {4.0F, 3.0F, 2.0F, 1.0F}, {4.0F, 3.0F, 2.0F, 1.0F}});
-  const auto data = make_input_dataset(four_places("test"), {.values_NCHW = x.view({3, 1, 2, 2}),
-                                                             .labels_N = torch::tensor({0, 0, 1}),
-                                                             .groups_N = torch::tensor({0, 3, 0})});
-  const c10::InferenceMode inference;
-  ProbedModel subject(model, 0, {{"train", data}, {"test", data}}, {.num_loader_threads = 0});
-  Measurement found;
-  probes().at("routed").measure(subject, found);
+  const Tensor x = torch::tensor({4.0F, 3.0F, 2.0F, 1.0F}).repeat({3, 1});
+  const auto data = make_input_dataset(four_places(), {.values_NCHW = x.view({3, 1, 2, 2}),
+                                                       .labels_N = torch::tensor({0, 0, 1}),
+                                                       .groups_N = torch::tensor({0, 3, 0})});
+  const auto model = two_experts({.num_selected_patches = 1, .gate = "one"});
+  const Measurement found = routed_patches(*model, data);
   EXPECT_EQ(found.numbers.at("routed_class_1"), 50.0);
   EXPECT_EQ(found.numbers.at("routed_class_2"), 0.0) << "expert 1 gets it";
   EXPECT_EQ(found.numbers.at("routed_by_any_class_2"), 100.0);
@@ -131,18 +120,13 @@ TEST(RoutingImages, ShowTheFirstImagesAndWhatEachExpertGot) {
 }
 
 TEST(RoutingImages, RefuseWhatHasNoPatches) {
-  PMoEConfig config;
-  config.image_size = 2;
-  config.patch_size = 1;
-  config.num_experts = 1;
-  config.router.reset();
-  PMoE cnn(config, 1);
+  PMoE cnn({.image_size = 2, .patch_size = 1, .num_experts = 1, .router = {}}, 1);
   EXPECT_THAT(test::usage_of([&] { collected(cnn, grey_images(), 2); }),
               HasSubstr("no layer that routes patches"));
   const auto inputs =
-      make_input_dataset(four_places("test"), {.values_NCHW = torch::zeros({1, 1, 2, 2}),
-                                               .labels_N = torch::zeros({1}, torch::kLong),
-                                               .groups_N = torch::zeros({1}, torch::kLong)});
+      make_input_dataset(four_places(), {.values_NCHW = torch::zeros({1, 1, 2, 2}),
+                                         .labels_N = torch::zeros({1}, torch::kLong),
+                                         .groups_N = torch::zeros({1}, torch::kLong)});
   EXPECT_THAT(test::usage_of([&] { collected(*two_experts(), inputs, 2); }),
               HasSubstr("are not images"));
 }

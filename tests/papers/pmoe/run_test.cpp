@@ -41,21 +41,26 @@ TEST(PatchRun, GoesOnWithTheSameBits) {
       << "blocks have no part in the result";
 }
 
+/// Fifty samples of the runs above: both phases take them from where the run's seed says.
+DatasetInputs patches_of_the_run(int64_t first) {
+  const auto data = open_dataset("patch-patterns", "train");
+  return data->generate(static_cast<int64_t>(mix64(5) >> 23) + first, 50);
+}
+
+Tensor linear_gradient(const DatasetInputs& inputs) {
+  const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
+  return (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0);
+}
+
 /// The linear loss moves routers by the mean difference of the classes, whatever the order.
 TEST(PatchRun, RoutersOfTheLinearLossFollowItsFormula) {
-  const std::vector<std::string> one = {"phases.routers.batch_size=50", "phases.routers.epochs=3",
-                                        "phases.experts.epochs=0"};
   const auto before = trained(kSeparate, {"phases.routers.epochs=0", "phases.experts.epochs=0"});
-  const auto after = trained(kSeparate, one);
+  const auto after = trained(kSeparate, {"phases.routers.batch_size=50", "phases.routers.epochs=3",
+                                         "phases.experts.epochs=0"});
   const Tensor moved = after->moe->router->weight - before->moe->router->weight;
-  const auto data = open_dataset("patch-patterns", "train");
-  // Both phases take the samples from where the run's seed says.
-  const int64_t first = static_cast<int64_t>(mix64(5) >> 23);
-  const DatasetInputs inputs = data->generate(first, 50);
-  const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
-  const Tensor step = (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0) * 0.0625 * 3;
-  testing::expect_close(moved[0], step.to(torch::kDouble), 1e-5);
-  testing::expect_close(moved[1], -step.to(torch::kDouble), 1e-5);
+  const Tensor step = linear_gradient(patches_of_the_run(0)) * 0.0625 * 3;
+  expect_close(moved[0], step.to(torch::kDouble), 1e-5);
+  expect_close(moved[1], -step.to(torch::kDouble), 1e-5);
 }
 
 TEST(PatchRun, ExpertsLeaveSeparatelyTrainedRoutersAsTheyAre) {
@@ -89,21 +94,18 @@ Tensor patch_loss(const PMoE& model, const Tensor& x_Bnd, const Tensor& label_B)
 }
 
 TEST(PatchRun, AnEpochOfOneBatchIsAStepOnTheLossOfTheModel) {
-  const std::vector<std::string> one = {"phases.0.epochs=1", "phases.0.batch_size=50"};
   for (const char* model : {"pmoe/joint", "pmoe/separate", "pmoe/cnn"}) {
     SCOPED_TRACE(model);
-    std::vector<std::string> changes = {std::string("model.preset=") + model};
-    const auto start = trained(kJoint, {changes[0], "phases.0.epochs=0"});
-    changes.insert(changes.end(), one.begin(), one.end());
-    const auto moved = trained(kJoint, changes);
-    const auto data = open_dataset("patch-patterns", "train");
-    const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23), 50);
+    const std::string preset = std::string("model.preset=") + model;
+    const auto start = trained(kJoint, {preset, "phases.0.epochs=0"});
+    const auto moved = trained(kJoint, {preset, "phases.0.epochs=1", "phases.0.batch_size=50"});
+    const DatasetInputs inputs = patches_of_the_run(0);
     patch_loss(*start, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
     const auto wanted = moved->named_parameters();
     for (auto& item : start->named_parameters()) {
       Tensor step = item.value().detach().clone();
       if (item.value().grad().defined()) step -= 0.2 * item.value().grad();
-      testing::expect_close(wanted[item.key()].detach(), step.to(torch::kDouble), 1e-5);
+      expect_close(wanted[item.key()].detach(), step.to(torch::kDouble), 1e-5);
     }
   }
 }
@@ -119,11 +121,8 @@ TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
   // One step on N samples is their mean; twice that of 50 less that of 100 is that of the rest.
   const Tensor rest =
       2 * router({"phases.routers.num_samples=100", "phases.routers.batch_size=100"}) - router({});
-  const auto data = open_dataset("patch-patterns", "train");
-  const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23) + 50, 50);
-  const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
-  const Tensor step = (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0) * 0.0625;
-  testing::expect_close(rest[0], step.to(torch::kDouble), 1e-5);
+  const Tensor step = linear_gradient(patches_of_the_run(50)) * 0.0625;
+  expect_close(rest[0], step.to(torch::kDouble), 1e-5);
 }
 
 TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
@@ -155,8 +154,8 @@ TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
   }
   x = (x.to(torch::kFloat) / 255 - data->info().mean[0]) / data->info().std[0];
   const Tensor patch_sum = x.reshape({kSamples, 2, 4, 2, 4}).sum(3).sum(1).flatten(1);
-  testing::expect_close(network->moe->router->weight[0],
-                        ((y * patch_sum).mean(0) * 0.0625).to(torch::kDouble), 1e-5);
+  expect_close(network->moe->router->weight[0],
+               ((y * patch_sum).mean(0) * 0.0625).to(torch::kDouble), 1e-5);
 }
 
 TEST(PatchRun, RefusesWhatDoesNotFit) {

@@ -18,10 +18,8 @@ using at::Tensor;
 
 /// A network of 4 experts that select 3 of the 9 patches of a map of 6 x 6.
 WrnPMoEConfig small_wrn(int64_t kernel = 3, int64_t classes = 3) {
-  WrnPMoEConfig config;
-  config.image_size = 24;
-  config.num_classes = classes;
-  config.widen_factor = 0.125;  // 2, 4 and 8 channels.
+  WrnPMoEConfig config{
+      .image_size = 24, .num_classes = classes, .widen_factor = 0.125};  // 2, 4 and 8 channels.
   config.moe->patch_size = 2;
   config.moe->kernel_size = kernel;
   config.moe->router.num_selected_patches = 3;
@@ -30,7 +28,7 @@ WrnPMoEConfig small_wrn(int64_t kernel = 3, int64_t classes = 3) {
 }
 
 Tensor wide_images(int64_t count) {
-  return testing::randn({count, 3, 24, 24}, 7, torch::kDouble);
+  return randn({count, 3, 24, 24}, 7);
 }
 
 std::shared_ptr<WrnPMoE> doubled(const WrnPMoEConfig& config) {
@@ -40,10 +38,10 @@ std::shared_ptr<WrnPMoE> doubled(const WrnPMoEConfig& config) {
   int64_t seed = 20;  // Values that a fresh network has equal everywhere are told apart.
   for (Tensor& parameter : model->parameters()) {
     if (parameter.dim() < 3 && parameter.size(0) != 4)
-      parameter.add_(testing::randn(parameter.sizes().vec(), ++seed, torch::kDouble), 0.3);
+      parameter.add_(randn(parameter.sizes().vec(), ++seed), 0.3);
   }
   for (Tensor* tensor : {&model->experts->weight, &model->experts->bias, &model->experts->b}) {
-    tensor->add_(testing::randn(tensor->sizes().vec(), ++seed, torch::kDouble), 0.3);
+    tensor->add_(randn(tensor->sizes().vec(), ++seed), 0.3);
   }
   return model;
 }
@@ -94,8 +92,8 @@ TEST(WrnPMoE, IsTheNetworkOfThePaper) {
     const Tensor y = normalised(plain_mixture(*model, map), model->norm->weight, model->norm->bias);
     const Tensor features = y.relu().mean({2, 3});
     const ModelOutput output = model->forward(images);
-    testing::expect_close(output.pre_logits, features, 1e-10);
-    testing::expect_close(output.logits, model->head->forward(features), 1e-10);
+    expect_close(output.pre_logits, features, 1e-10);
+    expect_close(output.logits, model->head->forward(features), 1e-10);
   }
 }
 
@@ -144,12 +142,12 @@ TEST(WrnPMoE, RunningStatisticsAreOfTheWholeMap) {
   for (int64_t e = 0; e < 4; ++e) {
     const Tensor gate = weights.select(3, e).repeat_interleave(2, 1).repeat_interleave(2, 2);
     const Tensor seen = (map * gate.unsqueeze(1)).transpose(0, 1).flatten(1);
-    testing::expect_close(model->experts->running_mean[e], 0.99 + 0.01 * seen.mean(1), 1e-12);
-    testing::expect_close(model->experts->running_var[e], 0.99 + 0.01 * seen.var(1), 1e-12);
+    expect_close(model->experts->running_mean[e], 0.99 + 0.01 * seen.mean(1), 1e-12);
+    expect_close(model->experts->running_var[e], 0.99 + 0.01 * seen.var(1), 1e-12);
   }
   model->eval();
-  testing::expect_close(model->forward(images).logits.slice(0, 0, 2),
-                        model->forward(images.slice(0, 0, 2)).logits, 1e-10);
+  expect_close(model->forward(images).logits.slice(0, 0, 2),
+               model->forward(images.slice(0, 0, 2)).logits, 1e-10);
 }
 
 /// Batch normalisation, ReLU and a convolution of a layer by its names in the network's state.
@@ -173,7 +171,7 @@ TEST(WrnPMoE, TrunkAddsConvolutionsOfTheBlocksInput) {
   const torch::NoGradGuard no_grad;
   uint64_t seed = 30;
   for (Tensor& value : model.trunk->parameters()) {
-    if (value.dim() == 1) value.add_(testing::randn(value.sizes().vec(), ++seed, torch::kDouble));
+    if (value.dim() == 1) value.add_(randn(value.sizes().vec(), ++seed));
   }
   const TensorMap state = state_of(*model.trunk);
   const Tensor images = wide_images(3);
@@ -185,7 +183,7 @@ TEST(WrnPMoE, TrunkAddsConvolutionsOfTheBlocksInput) {
     x = beside +
         plain_layer(state, name + ".second", plain_layer(state, name + ".first", x, stride), 1);
   }
-  testing::expect_close(model.trunk->forward(images), plain_layer(state, "groups.4", x, 2), 1e-10);
+  expect_close(model.trunk->forward(images), plain_layer(state, "groups.4", x, 2), 1e-10);
 }
 
 TEST(WrnPMoE, StartsAsKerasDoes) {
@@ -238,12 +236,9 @@ TEST(WrnPMoE, TwoClassesShareOneOutput) {
 TEST(WrnPMoE, PrunedExpertsLeaveZeros) {
   const auto model = doubled(small_wrn());
   model->eval();
-  {
-    const torch::NoGradGuard no_grad;
-    for (int64_t e = 0; e < 4; ++e) model->moe->router->weight[e].fill_(e % 2 == 1 ? 9 : 1);
-  }
-  const Tensor images = wide_images(3);
   const torch::NoGradGuard no_grad;
+  for (int64_t e = 0; e < 4; ++e) model->moe->router->weight[e].fill_(e % 2 == 1 ? 9 : 1);
+  const Tensor images = wide_images(3);
   const auto masked = doubled(small_wrn());
   load_state(*masked, state_of(*model), "test");
   masked->eval();
@@ -254,7 +249,7 @@ TEST(WrnPMoE, PrunedExpertsLeaveZeros) {
   }
   apply_plan(*model, plan_pruning(*model, nullptr, "router-magnitude", KeepSpec::fraction(0.5)));
   EXPECT_EQ(model->moe->kept(), (std::vector<int64_t>{1, 3}));
-  testing::expect_close(model->forward(images).logits, masked->forward(images).logits, 1e-12);
+  expect_close(model->forward(images).logits, masked->forward(images).logits, 1e-12);
   WrnPMoE again(parse<WrnPMoEConfig>(Value::from_json(model->config(), "model"), "model"), 9);
   again.to(torch::kDouble);
   load_state(again, state_of(*model), "test");

@@ -41,16 +41,13 @@ std::map<std::string, double> numbers(Model& now) {
 
 TEST(Lemmas, AreOfTheExpertFarthestFromTheClaim) {
   const auto now = start();
-  {
-    const torch::NoGradGuard no_grad;
-    at::Tensor router = now->moe->router->weight, w = now->experts->w;
-    router[0][0] = 3.0;
-    router[4][1] = 0.5;
-    router[3][11] = 0.25;
-    w[0][0].fill_(2.0);  // All five neurons are along o1.
-    w[4][1].slice(0, 0, 2).fill_(1.0);
-    w[4][6].slice(0, 2, 5).fill_(1.0);
-  }
+  const at::Tensor router = now->moe->router->weight.detach(), w = now->experts->w.detach();
+  router[0][0] = 3.0;
+  router[4][1] = 0.5;
+  router[3][11] = 0.25;
+  w[0][0].fill_(2.0);  // All five neurons are along o1.
+  w[4][1].slice(0, 0, 2).fill_(1.0);
+  w[4][6].slice(0, 2, 5).fill_(1.0);
   const std::map<std::string, double> found = numbers(*now);
   const double log_l = std::log(3.0), root = std::sqrt(log_l), idle = 0.1 * std::sqrt(3.0);
   EXPECT_EQ(found.at("important"), 2.0);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pruning_theory.h"
 
-#include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/prune/plan.h"
+#include "papers/pruning_theory/pattern_fixture.h"
 #include "papers/pruning_theory/pattern_sgd.h"
 #include "prune/plan_networks.h"
 #include "support/matchers.h"
+#include "support/models.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -17,16 +18,7 @@ namespace {
 
 using at::Tensor;
 
-PatternMoEConfig small_patterns() {
-  PatternMoEConfig config;
-  config.num_patterns = 12;
-  config.num_tokens = 8;
-  config.num_experts = 6;
-  config.num_neurons = 5;
-  config.num_selected_tokens = 3;
-  config.router_std = config.neuron_std = 0.5;
-  return config;
-}
+using report_test::small_patterns;
 
 Tensor some_tokens(int64_t count) {
   return pattern_tokens({.num_patterns = 12, .num_tokens = 8}, "train", 0, count)
@@ -40,7 +32,7 @@ TEST(PatternMoE, IsTheNetworkThatTheStepTrains) {
   PatternMoE model(small_patterns(), 3);
   const Tensor tokens = some_tokens(40);
   const Tensor logits = model.forward(tokens).logits.detach();
-  testing::expect_close(logits.sum(1), torch::zeros({40}), 1e-7);
+  expect_close(logits.sum(1), torch::zeros({40}), 1e-7);
   const Tensor y = (torch::arange(40).remainder(2) * 2 - 1).to(torch::kFloat);
   const Tensor margin = y * (logits.select(1, 0) - logits.select(1, 1));
   PatternWeights weights{model.moe->router->weight.detach().clone(),
@@ -53,21 +45,15 @@ TEST(PatternMoE, IsTheNetworkThatTheStepTrains) {
 
 TEST(PatternMoE, PruningRanksTheSignsApart) {
   PatternMoE model(small_patterns(), 3);
-  {
-    const torch::NoGradGuard no_grad;
-    for (int64_t e = 0; e < 6; ++e) model.moe->router->weight[e].mul_(0).add_(e == 1 ? 9 : 6 - e);
-  }
+  const Tensor router = model.moe->router->weight.detach();
+  for (int64_t e = 0; e < 6; ++e) router[e].fill_(e == 1 ? 9 : 6 - e);
   const PrunePlan plan =
       plan_pruning(model, nullptr, "router-magnitude", KeepSpec::fraction(1.0 / 3));
   EXPECT_EQ(plan.layers[0].kept, (std::vector<int64_t>{1, 3}));
   apply_plan(model, plan);
   EXPECT_TRUE(at::equal(model.experts->sign, torch::tensor({1.0F, -1.0F})));
-  const auto config = parse<PatternMoEConfig>(Value::from_json(model.config(), "model"), "model");
-  PatternMoE again(config, 9);
-  const TensorMap state = state_of(model);
-  load_state(again, state, "test");
-  EXPECT_TRUE(
-      at::equal(again.forward(some_tokens(5)).logits, model.forward(some_tokens(5)).logits));
+  EXPECT_TRUE(at::equal(testing::rebuilt(model)->forward(some_tokens(5)).logits,
+                        model.forward(some_tokens(5)).logits));
 }
 
 TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
@@ -90,22 +76,20 @@ TEST(PatternMoE, RefusesAnOddNumberOfExperts) {
 TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
   const PatternTokensConfig config{.num_patterns = 20, .num_tokens = 10};
   const DatasetInputs found = pattern_tokens(config, "train", 1000, 4000);
-  const Tensor telling = found.values_NCHW.flatten(1).lt(2);
+  const Tensor tokens = found.values_NCHW.flatten(1), telling = tokens.lt(2);
   EXPECT_TRUE(at::equal(telling.sum(1), torch::ones({4000}, torch::kLong)));
-  EXPECT_TRUE(at::equal(found.values_NCHW.flatten(1).masked_select(telling).to(torch::kLong),
-                        found.labels_N));
+  EXPECT_TRUE(at::equal(tokens.masked_select(telling).to(torch::kLong), found.labels_N));
   EXPECT_NEAR(found.labels_N.to(torch::kDouble).mean().item<double>(), 0.5, 0.03);
-  const Tensor others =
-      found.values_NCHW.flatten(1).masked_select(telling.logical_not()).to(torch::kLong);
+  const Tensor others = tokens.masked_select(telling.logical_not()).to(torch::kLong);
   const Tensor counts = others.bincount({}, 20).slice(0, 2).to(torch::kDouble);
   EXPECT_LT((counts / 2000 - 1).abs().max().item<double>(), 0.1);
   const Tensor place = telling.to(torch::kFloat).argmax(1).bincount({}, 10).to(torch::kDouble);
   EXPECT_LT((place / 400 - 1).abs().max().item<double>(), 0.25);
   // Example i is the same however many are made.
-  EXPECT_TRUE(at::equal(pattern_tokens(config, "train", 1700, 3).values_NCHW.flatten(1),
-                        found.values_NCHW.flatten(1).slice(0, 700, 703)));
-  EXPECT_FALSE(at::equal(pattern_tokens(config, "test", 1000, 4000).values_NCHW.flatten(1),
-                         found.values_NCHW.flatten(1)));
+  EXPECT_TRUE(at::equal(pattern_tokens(config, "train", 1700, 3).values_NCHW,
+                        found.values_NCHW.slice(0, 700, 703)));
+  EXPECT_FALSE(
+      at::equal(pattern_tokens(config, "test", 1000, 4000).values_NCHW, found.values_NCHW));
 }
 
 TEST(PatternExperts, HaveNoTorchScript) {

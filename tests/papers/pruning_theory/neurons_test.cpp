@@ -3,9 +3,7 @@
 
 #include <cmath>
 
-#include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
-#include "moesaic/models/registry.h"
 #include "papers/pruning_theory/pattern_fixture.h"
 
 namespace moesaic {
@@ -42,11 +40,8 @@ void expect_neurons(const MeasuredTable& table, const PatternMoE& model,
 
 TEST(Neurons, AreThoseOfTheLargestAndTheSmallestRouterOfEitherSign) {
   const auto model = pattern_model();
-  {
-    const torch::NoGradGuard no_grad;
-    const double norms[] = {2, 3, 1, 5, 4, 6};
-    for (int64_t e = 0; e < 6; ++e) model->moe->router->weight[e].fill_(norms[e]);
-  }
+  const double norms[] = {2, 3, 1, 5, 4, 6};
+  for (int64_t e = 0; e < 6; ++e) model->moe->router->weight.detach()[e].fill_(norms[e]);
   auto tables = measured("neurons", *model, some_data()).tables;
   ASSERT_EQ(tables.size(), 4U);
   EXPECT_EQ(tables.at("single_router_pattern_2").rows,
@@ -67,11 +62,7 @@ TEST(Neurons, HaveATableForEachGroupThatPruningRanksApart) {
   ASSERT_EQ(metrics.size(), 4U);
   EXPECT_EQ(metrics[1].name, "single_neuron_pattern_2");
   EXPECT_TRUE(metrics[1].is_table);
-  const auto clusters = build_meta_model(
-      Document::from_text(
-          R"({"name": "cluster-moe", "num_experts": 4, "num_filters": 4, "router": {}})",
-          "model.json")
-          .root());
+  const auto clusters = report_test::cluster_network();
   EXPECT_TRUE(probes().at("neurons").metrics(*clusters, data).empty()) << "of another width";
   const DataSplits own = {{"train", open_dataset("clusters-setting3", "train")}};
   const auto of_clusters = probes().at("neurons").metrics(*clusters, own);

@@ -7,21 +7,31 @@
 #include <memory>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic::report_test {
 
 /// Six experts, the first three with the sign +1, which select 3 of the 8 tokens of 12 patterns.
-inline std::shared_ptr<PatternMoE> pattern_model(uint64_t seed = 3) {
-  PatternMoEConfig config;
-  config.num_patterns = 12;
-  config.num_tokens = 8;
-  config.num_experts = 6;
-  config.num_neurons = 5;
-  config.num_selected_tokens = 3;
-  config.router_std = config.neuron_std = 0.5;
-  return std::make_shared<PatternMoE>(config, seed);
+inline PatternMoEConfig small_patterns() {
+  return {.num_patterns = 12,
+          .num_tokens = 8,
+          .num_experts = 6,
+          .num_neurons = 5,
+          .num_selected_tokens = 3,
+          .router_std = 0.5,
+          .neuron_std = 0.5};
+}
+
+inline std::shared_ptr<PatternMoE> pattern_model() {
+  return std::make_shared<PatternMoE>(small_patterns(), 3);
+}
+
+/// A network without patterns, on the meta device.
+inline std::shared_ptr<Model> cluster_network() {
+  return build_meta_model(
+      Value::from_json({{"name", "cluster-moe"}, {"num_experts", 4}, {"num_filters", 4}}, "model"));
 }
 
 inline std::shared_ptr<const Dataset> pattern_data(const at::Tensor& tokens_Nn,

@@ -23,7 +23,7 @@ PatternWeights some_weights(double scale) {
 }
 
 PatternBatch some_batch(uint64_t seed) {
-  const Tensor numbers = testing::randn({kExamples, kTokens}, seed).abs() * 100;
+  const Tensor numbers = randn({kExamples, kTokens}, seed).abs() * 100;
   return {numbers.to(torch::kLong).remainder(kPatterns).to(torch::kInt),
           torch::tensor({1.0F, -1.0F, -1.0F, 1.0F, 1.0F, -1.0F})};
 }
@@ -88,8 +88,8 @@ TEST(PatternSgd, AStepEqualsLoopsOverTokens) {
     const PatternSgdOptions options{selected, 0.3, 0.2};
     const PlainStep wanted = plain_step(weights, batch, options);
     const PatternStep made = pattern_sgd_step(weights, batch, options);
-    testing::expect_close(weights.router_Kd, wanted.router, 1e-6);
-    testing::expect_close(weights.neurons_Kdm, wanted.neurons, 1e-6);
+    expect_close(weights.router_Kd, wanted.router, 1e-6);
+    expect_close(weights.neurons_Kdm, wanted.neurons, 1e-6);
     EXPECT_NEAR(made.hinge, wanted.hinge, 1e-6);
     EXPECT_EQ(made.accuracy, wanted.accuracy);
   }
@@ -117,8 +117,8 @@ TEST(PatternSgd, ItsGradientIsThatOfAutograd) {
   eager_loss(router, neurons, weights, batch, 3).backward();
   const PatternWeights before{weights.router_Kd.clone(), weights.neurons_Kdm.clone(), {}};
   pattern_sgd_step(weights, batch, {3, 1.0, 1.0});
-  testing::expect_close(before.router_Kd - weights.router_Kd, router.grad(), 1e-6);
-  testing::expect_close(before.neurons_Kdm - weights.neurons_Kdm, neurons.grad(), 1e-6);
+  expect_close(before.router_Kd - weights.router_Kd, router.grad(), 1e-6);
+  expect_close(before.neurons_Kdm - weights.neurons_Kdm, neurons.grad(), 1e-6);
 }
 
 TEST(PatternSgd, NotANumberIsNoLossOfZero) {

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "moesaic/config/document.h"
-#include "moesaic/models/registry.h"
 #include "papers/pruning_theory/pattern_fixture.h"
 #include "support/matchers.h"
 
@@ -67,11 +65,15 @@ DatasetInputs some_examples() {
   return pattern_tokens({.num_patterns = 12, .num_tokens = 8}, "test", 0, 700);
 }
 
+std::shared_ptr<const Dataset> example_data() {
+  const DatasetInputs data = some_examples();
+  return pattern_data(data.values_NCHW.flatten(1), data.labels_N);
+}
+
 void expect_table(PatternMoE& model, const std::vector<int64_t>& experts) {
   const DatasetInputs data = some_examples();
   const MeasuredTable table =
-      measured("proficiency", model, pattern_data(data.values_NCHW.flatten(1), data.labels_N))
-          .tables.at("proficiency");
+      measured("proficiency", model, example_data()).tables.at("proficiency");
   EXPECT_THAT(table.columns, ElementsAre("p1", "p2", "router norm"));
   ASSERT_EQ(table.values.size(), experts.size());
   for (size_t k = 0; k < experts.size(); ++k) {
@@ -112,8 +114,7 @@ std::shared_ptr<PatternMoE> made_routers() {
 }
 
 TEST(Proficiency, SeparationIsOfTheSmallestProficientNormOverTheLargestOther) {
-  const DatasetInputs data = some_examples();
-  const auto examples = pattern_data(data.values_NCHW.flatten(1), data.labels_N);
+  const auto examples = example_data();
   const auto numbers = [&](const std::shared_ptr<PatternMoE>& model) {
     return measured("proficiency", *model, examples).numbers;
   };
@@ -134,15 +135,10 @@ TEST(Proficiency, SeparationIsOfTheSmallestProficientNormOverTheLargestOther) {
 }
 
 TEST(Proficiency, IsOfNetworksOfPatternsOnly) {
-  const DatasetInputs data = some_examples();
-  const auto examples = pattern_data(data.values_NCHW.flatten(1), data.labels_N);
+  const auto examples = example_data();
   const DataSplits splits = {{"train", examples}, {"test", examples}};
   EXPECT_EQ(probes().at("proficiency").metrics(*pattern_model(), splits).size(), 3U);
-  const auto other = build_meta_model(
-      Document::from_text(
-          R"({"name": "cluster-moe", "num_experts": 4, "num_filters": 4, "router": {}})",
-          "model.json")
-          .root());
+  const auto other = report_test::cluster_network();
   EXPECT_TRUE(probes().at("proficiency").metrics(*other, splits).empty());
 }
 

@@ -51,20 +51,12 @@ class HostileVMoeCheckpoint : public ::testing::Test {
     EXPECT_LT(message.size(), prefix().string().size() + 300);
     return message;
   }
-  std::string refused_index(const std::string& index) {
-    Parts parts;
-    parts.index = index;
-    return refused(parts);
-  }
+  std::string refused_index(const std::string& index) { return refused(Parts{.index = index}); }
   std::string refused_chunks(const std::vector<Chunk>& chunks) {
-    Parts parts;
-    parts.chunks = chunks;
-    return refused(parts);
+    return refused(Parts{.chunks = chunks});
   }
   std::string refused_shard_0(const std::vector<std::string>& arrays) {
-    Parts parts;
-    parts.shard_0 = arrays;
-    return refused(parts);
+    return refused(Parts{.shard_0 = arrays});
   }
   // The right chunk of "a/x" in shard 0 is this one.
   std::string refused_chunk(const std::string& text) {
@@ -86,11 +78,10 @@ TEST_F(HostileVMoeCheckpoint, MissingFiles) {
 }
 
 TEST_F(HostileVMoeCheckpoint, ShardsThatAreCutShort) {
-  Parts parts;
-  parts.index = index_file(2, {leaf("x", {1000}, "int8", {{{0, 1000}, 1}})});
-  parts.shard_0 = {};
   const std::string whole = chunk({piece("int8", 1000, std::string(1000, 'x'))}, {0, 1000});
-  parts.shard_1 = {array("0", {whole})};
+  const Parts parts{.index = index_file(2, {leaf("x", {1000}, "int8", {{{0, 1000}, 1}})}),
+                    .shard_0 = {},
+                    .shard_1 = {array("0", {whole})}};
   parts.put(prefix());
   EXPECT_EQ(read_all(prefix()).at("x"), std::string(1000, 'x'));
   std::filesystem::resize_file(shard(1), 500);
@@ -287,10 +278,10 @@ TEST_F(HostileVMoeCheckpoint, PiecesOfAChunk) {
 }
 
 TEST_F(HostileVMoeCheckpoint, BoolsThatAreNone) {
-  Parts parts;
-  parts.index = index_file(2, {leaf("b", {3}, "bool", {{{0, 3}, 0}})});
-  parts.shard_0 = {array("0", {chunk({piece("bool", 3, std::string("\0\1\2", 3))}, {0, 3})})};
-  parts.shard_1 = {};
+  const Parts parts{
+      .index = index_file(2, {leaf("b", {3}, "bool", {{{0, 3}, 0}})}),
+      .shard_0 = {array("0", {chunk({piece("bool", 3, std::string("\0\1\2", 3))}, {0, 3})})},
+      .shard_1 = {}};
   EXPECT_THAT(refused(parts), HasSubstr("byte 53: array 'b': a bool must be 0 or 1, found 2"));
 }
 

@@ -158,11 +158,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     }
     std::string_view before = text_.substr(0, position);
     const bool closes = before.ends_with('}') || before.ends_with(']');
-    if (closes) before.remove_suffix(1);
+    before.remove_suffix(closes ? 1 : 0);
     before = before.substr(0, before.find_last_not_of(" \t\r\n") + 1);
-    const bool trails = closes && before.ends_with(',');
     fail_usage("{}: {}{}", here().text(), without_place(error.what()),
-               trails ? "; leave out the comma before it" : "");
+               closes && before.ends_with(',') ? "; leave out the comma before it" : "");
   }
 
  private:

@@ -122,8 +122,8 @@ void remember_call(const char* program);
 const std::string& called_as();
 
 // The subcommands of the program, one file each. A subcommand declares its options and a callback;
-// what the callback throws as Error becomes one line on standard error and the exit code,
-// and as Stopped, having written nothing, 128 + the signal.
+// what the callback throws as Error becomes one line on standard error and the exit code. Stopped,
+// thrown before a result is written, becomes 128 + the signal.
 
 /// `exit_code` is 0 and may be raised by a subcommand's callback, e.g. to 130 after a run stopped
 /// by a signal.

@@ -118,7 +118,7 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
     }
     if (results.back().evaluation.is_complete) return;
     signal = processes ? processes->all_reduce_max(stop.number()) : stop.number();
-    log_info("stopped; nothing was written");
+    log_info("stopped; no result was written");
     if (processes) processes->barrier();  // A launcher may end all once one has ended.
   });
   return signal;

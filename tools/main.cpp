@@ -95,7 +95,7 @@ int run_or_explain(int argc, char** argv) {
     usage ? tools::log_usage_error(error.what()) : log_failure(error.what());
     return error.exit_code();
   } catch (const moesaic::Stopped& stopped) {
-    moesaic::log_info("stopped; nothing was written");
+    moesaic::log_info("stopped; no result was written");
     return 128 + stopped.signal;
   } catch (const c10::Error& error) {
     log_failure(without_jargon(error.what_without_backtrace()));

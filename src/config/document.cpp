@@ -89,8 +89,7 @@ class Cursor {
   std::string_view text_;
   bool comments_;
   size_t offset_ = 0;
-  int32_t line_ = 1;
-  int32_t column_ = 1;
+  int32_t line_ = 1, column_ = 1;
 };
 
 /// Removes position and last token from a message: "[json.exception.parse_error.101] parse error at
@@ -157,10 +156,11 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
                  kRangeOfNumbers, one_line(last));
     }
     std::string_view before = text_.substr(0, position);
-    const bool closes = before.ends_with('}') || before.ends_with(']');
-    before.remove_suffix(closes ? 1 : 0);
-    before = before.substr(0, before.find_last_not_of(" \t\r\n") + 1);
-    fail_usage("{}: {}{}", here().text(), without_place(error.what()),
+    const std::string message = without_place(error.what());
+    const bool closes = (before.ends_with('}') || before.ends_with(']')) &&
+                        message.find("unexpected '") != message.npos;  // Not within a string.
+    before = before.substr(0, before.find_last_not_of(" \t\r\n", before.size() - 2) + 1);
+    fail_usage("{}: {}{}", here().text(), message,
                closes && before.ends_with(',') ? "; leave out the comma before it" : "");
   }
 

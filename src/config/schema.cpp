@@ -175,8 +175,9 @@ HelpRows help_rows_matching(const HelpRows& rows, const std::string& name) {
   }
   const HelpRows inner =
       rows_where(rows, [](const auto& row) { return row.key.find('.') != std::string::npos; });
-  HelpRows found =
-      rows_where(inner, [&](const auto& row) { return row.key.ends_with("." + name); });
+  HelpRows found = rows_where(rows, [&](const auto& row) {
+    return row.key.ends_with("." + name) || std::ranges::count(row.other_names, name) > 0;
+  });
   if (!found.empty()) return found;
   found = rows_where(rows, [&](const auto& row) { return ends_with_key(row, name); });
   if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;

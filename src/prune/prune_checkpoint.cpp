@@ -15,6 +15,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/module_state.h"
 #include "moesaic/ops/device.h"
 
 namespace moesaic {

@@ -82,7 +82,7 @@ TEST(Document, ACommaBeforeAnEndIsToBeLeftOut) {
   for (const char* text : {"{\"a\": 1,}", "{\"a\": [1, 2 ,\n ]}"}) {
     EXPECT_THAT(read_error(text), HasSubstr("; leave out the comma before it"));
   }
-  for (const char* text : {"{\"a\": }", "[1 2]", "[,]", "}"}) {
+  for (const char* text : {"{\"a\": }", "[1 2]", "[,]", "}", "[\"a,]"}) {
     EXPECT_THAT(read_error(text), Not(HasSubstr("leave out"))) << text;
   }
 }

@@ -57,6 +57,8 @@ TEST_F(BadInput, AWrongKeyTypeOrValueInARecipe) {
   expect_one_line_error(train(recipe_with("{", "{,")), 2, "recipe.json:2:");
   expect_one_line_error(train(smoke_recipe(), {"phases.0.epohs=3"}), 2, "epochs");
   expect_one_line_error(train(smoke_recipe(), {"model.name=vmoo"}), 2, "vmoe");
+  expect_one_line_error(train(smoke_recipe(), {"pretrained=x"}), 2, "did you mean init or ");
+  expect_one_line_error(train(smoke_recipe(), {"clip_grad=1"}), 2, "clip_norm?");
   expect_no_run();
 }
 

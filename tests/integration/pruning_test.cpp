@@ -96,7 +96,7 @@ TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
     if (result.err.find("accuracy is measured on training images") != std::string::npos) break;
   }
   EXPECT_EQ(result.exit_code, 143) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("stopped; nothing was written"));
+  EXPECT_THAT(result.err, HasSubstr("stopped; no result was written"));
   EXPECT_FALSE(std::filesystem::exists(path("stopped")));
 }
 

@@ -178,7 +178,7 @@ void describe(auto& f, GradientConfig& c) {
     "are enough; a larger number includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common,
-    known_as({"per_device_train_batch_size", "train_batch_size"}));
+    known_as({"train_batch_size"}));
   f("drop_last", c.drop_last,
     "omission of an epoch's last batch where it is smaller than batch_size; false: a step on it, "
     "which needs one process and no micro-batches");

@@ -149,7 +149,7 @@ void describe(auto& f, VMoEEncoderConfig& c) {
   f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth),
     known_as({"num_attention_heads"}));
   f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth),
-    known_as({"intermediate_size", "mlp_ratio"}));
+    known_as({"intermediate_size"}));
   f("activation", c.activation,
     "activation function of MLPs and experts: GELU by tanh, or exact by erf (gelu)",
     one_of({"gelu_tanh", "gelu"}));

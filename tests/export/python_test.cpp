@@ -155,7 +155,7 @@ class ExportedProgramFile : public ::testing::Test {
   std::shared_ptr<Model> model_ = build_variant({.capacity_factor = 0.7, .kept = {0, 2, 4}});
 };
 
-/// A folder with a program `python`, these lines of the shell, which exports take for Python.
+/// A folder with a shell script `python` of these lines, which exports take for Python.
 class FolderWithPython : public test::TempDir {
  public:
   explicit FolderWithPython(const std::string& lines) {

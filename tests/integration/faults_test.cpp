@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns options with which a call on a file below `place` fails; those of any run without a
-/// fault.
+/// Returns options with which a call on `place`, or on a file below it, fails; default options if
+/// `fault` is empty.
 ProgramOptions with_fault(const std::string& fault, const fs::path& place) {
   if (fault.empty()) return {};
   return {

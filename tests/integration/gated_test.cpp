@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include "integration/program.h"
-
 #include "support/matchers.h"
 
 namespace moesaic::testing {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "integration/program.h"
-
 #include "moesaic/checkpoint/tensors.h"
 #include "support/matchers.h"
 

@@ -8,8 +8,14 @@
 
 namespace moesaic::testing {
 
-std::vector<ProgramResult> all_must_succeed(std::vector<ProgramResult> results) {
-  for (const ProgramResult& result : results) must_succeed(result);
+std::vector<ProgramResult> all_must_succeed(std::vector<ProgramResult> results,
+                                            const std::source_location& place) {
+  std::string said;  // The first that failed may only say that it lost the others.
+  for (const ProgramResult& result : results) said += result.err;
+  for (ProgramResult result : results) {
+    result.err = said;
+    must_succeed(std::move(result), place);
+  }
   return results;
 }
 

@@ -89,8 +89,11 @@ inline std::vector<ProgramResult> run_in_processes(const Strings& arguments, int
   return results;
 }
 
-/// Returns the results, or ends the test, which fails, unless every process succeeded.
-std::vector<ProgramResult> all_must_succeed(std::vector<ProgramResult> results);
+/// Returns the results of processes that all succeeded. Otherwise throws, which fails and ends the
+/// test.
+std::vector<ProgramResult> all_must_succeed(
+    std::vector<ProgramResult> results,
+    const std::source_location& place = std::source_location::current());
 std::string bytes_in(const std::filesystem::path& file);
 /// Returns the lines on steps of training of a run's metrics.
 std::vector<nlohmann::json> train_lines(const std::filesystem::path& run);

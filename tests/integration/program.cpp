@@ -139,15 +139,16 @@ ProgramResult run_program(const Strings& arguments, const ProgramOptions& option
   return run_command(joined({MOESAIC_PROGRAM}, arguments), options);
 }
 
-ProgramResult must_succeed(ProgramResult result) {
+ProgramResult must_succeed(ProgramResult result, const std::source_location& place) {
   if (result.exit_code == 0) return result;
-  throw std::runtime_error(
-      fmt::format("exit code {}: {}{}", result.exit_code, result.out, result.err));
+  throw std::runtime_error(fmt::format("{}:{}: exit code {}: {}{}", place.file_name(), place.line(),
+                                       result.exit_code, result.out, result.err));
 }
 
-ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options) {
+ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options,
+                           const std::source_location& place) {
   try {
-    return must_succeed(run_program(arguments, options));
+    return must_succeed(run_program(arguments, options), place);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(fmt::format("{}: {}", fmt::join(arguments, " "), error.what()));
   }

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
     GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
   }
 
-// `why` is what the test needs that a sanitizer does not leave.
+// Skips the test in a build with AddressSanitizer; `why` is the message.
 #ifdef __SANITIZE_ADDRESS__
 #define SKIP_WITH_SANITIZER(why) GTEST_SKIP() << (why)
 #else
@@ -52,14 +53,18 @@ ProgramResult run_program(const Strings& arguments, const ProgramOptions& option
 /// Any other program, e.g. python3.
 ProgramResult run_command(const Strings& command, const ProgramOptions& options = {});
 
-/// Returns the result, or ends the test, which fails, unless the program succeeded.
-ProgramResult must_succeed(ProgramResult result);
-ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options = {});
+/// Returns the result of a program that succeeded. Otherwise throws, which fails and ends the test;
+/// so it is called on the test's own thread.
+ProgramResult must_succeed(ProgramResult result,
+                           const std::source_location& place = std::source_location::current());
+ProgramResult must_succeed(const Strings& arguments, const ProgramOptions& options = {},
+                           const std::source_location& place = std::source_location::current());
 
 /// Fails the test unless the program ended with `code` and one line on standard error that holds
 /// `text`.
 void expect_one_line_error(const ProgramResult& result, int code, const std::string& text);
-/// The same of a program that is run with wrong arguments.
+/// Runs the program; fails the test unless it ends with code 2 and one line on standard error that
+/// holds `text`.
 void expect_usage_error(const Strings& arguments, const std::string& text,
                         const ProgramOptions& options = {});
 
@@ -85,8 +90,8 @@ class ProgramTest : public ::testing::Test {
   nlohmann::json quick_rows(const std::string& experiment,
                             const ProgramOptions& options = {}) const;
 
-  /// A finished run of the smoke recipe, trained once for all tests; skips the test without
-  /// Fashion-MNIST.
+  /// Returns a finished run of the smoke recipe, trained once for all tests of the process. A test
+  /// that calls it begins with NEEDS_FASHION_MNIST().
   static const std::filesystem::path& smoke_run();
 
  private:

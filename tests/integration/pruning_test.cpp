@@ -2,7 +2,6 @@
 // What `moesaic prune` offers, and the pruning paper's theory, as a user runs them.
 
 #include "integration/program.h"
-
 #include "support/matchers.h"
 
 namespace moesaic::testing {
@@ -30,6 +29,7 @@ class PruningProgram : public ProgramTest {
 };
 
 TEST_F(PruningProgram, APlanIsShownEditedAndApplied) {
+  NEEDS_FASHION_MNIST();
   nlohmann::json plan = must_succeed(prune({"--keep", "0.5", "--dry-run", "--json"})).json();
   ASSERT_EQ(plan.at("layers").at(0).at("kept").size(), 4U);
   plan["layers"][0]["kept"] = {0, 2, 5};
@@ -43,6 +43,7 @@ TEST_F(PruningProgram, APlanIsShownEditedAndApplied) {
 }
 
 TEST_F(PruningProgram, ARunIsEnough) {
+  NEEDS_FASHION_MNIST();
   const auto made =
       must_succeed({"prune", smoke_run().string(), "--keep", "0.25", "--out", text_path("small")});
   EXPECT_THAT(made.err, AllOf(HasSubstr("compares with " + checkpoint("pretrain")),
@@ -54,6 +55,7 @@ TEST_F(PruningProgram, ARunIsEnough) {
 }
 
 TEST_F(PruningProgram, CriteriaWithImagesAndMeanReplacement) {
+  NEEDS_FASHION_MNIST();
   const auto made = must_succeed(prune({"--criterion", "reap", "--keep", "3", "--replace", "mean",
                                         "--images", "200", "--out", text_path("small")}));
   EXPECT_THAT(made.err, HasSubstr("calibrating by train images"));
@@ -69,6 +71,7 @@ TEST_F(PruningProgram, CriteriaWithImagesAndMeanReplacement) {
 }
 
 TEST_F(PruningProgram, SearchesWithinADropAndRefusesTheTestSplit) {
+  NEEDS_FASHION_MNIST();
   const auto found = must_succeed(prune(
       {"--max-drop", "0.05", "--figure", text_path("curve.png"), "--out", text_path("small")}));
   EXPECT_THAT(found.out, AllOf(HasSubstr("bisection"), HasSubstr("chosen")));
@@ -83,6 +86,7 @@ TEST_F(PruningProgram, SearchesWithinADropAndRefusesTheTestSplit) {
 }
 
 TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
+  NEEDS_FASHION_MNIST();
   const Strings search =
       joined({"prune", "--finetuned", checkpoint("finetune"), "--criterion", "random"},
              {"--max-drop", "0.9", "--search", "greedy", "--out", text_path("stopped")});
@@ -101,6 +105,7 @@ TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
 }
 
 TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
+  NEEDS_FASHION_MNIST();
   refuse({"--keep", "0.5", "--max-drop", "0.1", "--out", text_path("x")},
          "several options give the number of experts to keep; give one of --keep");
   refuse({"--keep", "0.5"}, "prune: --out is missing; name a new folder");
@@ -127,6 +132,7 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
 }
 
 TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
+  NEEDS_FASHION_MNIST();
   const auto refuse = [&](const Strings& options, const std::string& option,
                           const std::string& user) {
     const auto refused = prune(joined(options, {"--out", text_path("x")}));
@@ -151,6 +157,7 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
 }
 
 TEST_F(PruningProgram, APlanLeavesNothingToCriterionSeedAndPretrainedNetwork) {
+  NEEDS_FASHION_MNIST();
   write("plan.json", prune({"--keep", "0.5", "--dry-run", "--json"}).out);
 
   for (const auto& [option, value] :
@@ -172,6 +179,7 @@ TEST_F(PruningProgram, APlanLeavesNothingToCriterionSeedAndPretrainedNetwork) {
 }
 
 TEST_F(PruningProgram, TakesOptionsForImagesWhereImagesAreLookedAt) {
+  NEEDS_FASHION_MNIST();
   const Strings images = {
       "--data", "fashion-mnist-footwear", "--split", "train", "--images", "20", "--dry-run"};
   for (const Strings& options : {Strings{"--keep", "0.5", "--criterion", "load"},

@@ -38,9 +38,7 @@ std::string python_of_this_torch() {
 class PythonOperators : public ProgramTest {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_ADDRESS__
-    GTEST_SKIP() << "a program built without sanitizers cannot load a library that has them";
-#endif
+    SKIP_WITH_SANITIZER("a program built without sanitizers cannot load a library that has them");
     static const std::string found = python_of_this_torch();
     if (found.empty()) GTEST_SKIP() << "needs a Python with PyTorch " << TORCH_VERSION;
     python_ = found;
@@ -91,6 +89,7 @@ for reductions, sides, orientation, reduced in (
 )";
 
 TEST_F(PythonOperators, TheFactsOfAnExportMakeTheNetworksInput) {
+  NEEDS_FASHION_MNIST();
   const std::string run = smoke_run().string();
   must_succeed({"export", run, "--format", "safetensors", "--out", text_path("out")});
   must_succeed(run_python(
@@ -120,6 +119,7 @@ assert Image.open(sys.argv[2]).format == "MPO"
 )";
 
 TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
+  NEEDS_FASHION_MNIST();
   if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
   const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
   must_succeed({"export", run, "--format", "torchscript", "--out", script});
@@ -165,6 +165,7 @@ with torch.no_grad():
 )";
 
 TEST_F(PythonOperators, TheReaderOfThePageIsTheExportedNetwork) {
+  NEEDS_FASHION_MNIST();
   for (const char* phase : {"finetune", "recover"}) {  // All experts, and those that pruning left.
     const std::string checkpoint = (smoke_run() / "checkpoints" / phase).string();
     const std::string out = text_path(phase), script = out + ".ts.pt";
@@ -181,6 +182,7 @@ class PythonServers : public PythonOperators {
   void SetUp() override {
     PythonOperators::SetUp();
     if (IsSkipped()) return;
+    NEEDS_FASHION_MNIST();
     if (python_.find('/') == std::string::npos) GTEST_SKIP() << "needs MOESAIC_VENV";
     options_.environment = {"MOESAIC_PYTHON=" + python_};
   }

@@ -136,6 +136,7 @@ TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
 class Int8 : public ProgramTest {};
 
 TEST_F(Int8, IsRefusedInOneLineWhereTheProcessorHasNoProductForIt) {
+  NEEDS_FASHION_MNIST();
   for (const char* verb : {"eval", "bench"}) {
     const auto refused = run_program({verb, smoke_run().string(), "--precision", "int8"},
                                      {.environment = {"MOESAIC_CPU=generic"}});

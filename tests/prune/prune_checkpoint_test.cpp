@@ -43,7 +43,7 @@ class PruneCheckpoint : public ::testing::Test {
     return read_plan(folder_ / "plan.json");
   }
 
-  /// Returns options to do what it says.
+  /// Returns options to prune by the plan of this text.
   PruneCheckpointOptions by_plan(const std::string& text) const {
     return {.finetuned = options_.finetuned, .out = folder_ / "by_plan", .plan = plan_of(text)};
   }
